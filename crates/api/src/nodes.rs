@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 pub fn row_of(node: &Value) -> Value {
     let state = match (&node["connected"], &node["behind"], &node["cordoned"]) {
         (Value::Bool(true), Value::Bool(true), _) => format!("behind {}s", node["unacknowledged_seconds"]),
+        (Value::Bool(true), _, Value::Bool(true)) if node["drained"] == Value::Bool(true) => "drained".to_owned(),
         (Value::Bool(true), _, Value::Bool(true)) => "cordoned".to_owned(),
         (Value::Bool(true), ..) => "connected".to_owned(),
         _ => "away".to_owned(),

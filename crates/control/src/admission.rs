@@ -128,14 +128,42 @@ pub(crate) struct Member {
     /// SHA-256 of the join token's secret that made it a member; `None`: it was admitted within the
     /// process.
     pub joined_by: Option<[u8; 32]>,
-    /// An operator has cordoned it.
+    /// An operator has drained it. Earlier releases had no cordon that leaves functions in place.
     pub cordoned: bool,
+    /// An operator has cordoned it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unschedulable: bool,
     /// The most that it may offer.
     #[serde(default, skip_serializing_if = "CapacityLimits::are_default")]
     pub limits: CapacityLimits,
 }
 
+/// How an operator keeps a node from functions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cordon {
+    /// Not at all.
+    #[default]
+    Open,
+    /// The node gets no further functions and instances; those that it has stay.
+    Cordoned,
+    /// The node gets no further functions, and those that it has move to other nodes.
+    Drained,
+}
+
 impl Member {
+    pub(crate) fn cordon(&self) -> Cordon {
+        match (self.cordoned, self.unschedulable) {
+            (true, _) => Cordon::Drained,
+            (false, true) => Cordon::Cordoned,
+            (false, false) => Cordon::Open,
+        }
+    }
+
+    fn set_cordon(&mut self, cordon: Cordon) {
+        self.cordoned = cordon == Cordon::Drained;
+        self.unschedulable = cordon == Cordon::Cordoned;
+    }
+
     /// The mark of the member's certificates, which those of an earlier member of the same name do
     /// not have.
     pub(crate) fn mark(&self) -> MembershipMark {
@@ -224,8 +252,16 @@ impl Members {
         token.used = Some(request);
         let (admission, limits) = (token.grant.admission.clone(), token.grant.limits);
         // The operator's settings stay when another machine takes over the name.
-        let cordoned = self.members.get(name).is_some_and(|member| member.cordoned);
-        let member = Member { admission, addresses: vec![address], joined_by: Some(secret), cordoned, limits };
+        let cordon = self.members.get(name).map(Member::cordon).unwrap_or_default();
+        let mut member = Member {
+            admission,
+            addresses: vec![address],
+            joined_by: Some(secret),
+            cordoned: false,
+            unschedulable: false,
+            limits,
+        };
+        member.set_cordon(cordon);
         self.members.insert(name.into(), member.clone());
         Ok(member)
     }
@@ -243,9 +279,9 @@ impl Members {
     }
 
     /// Returns whether there is such a member.
-    pub(crate) fn cordon(&mut self, name: &str, cordoned: bool) -> bool {
+    pub(crate) fn cordon(&mut self, name: &str, cordon: Cordon) -> bool {
         let member = self.members.get_mut(name);
-        member.map(|member| member.cordoned = cordoned).is_some()
+        member.map(|member| member.set_cordon(cordon)).is_some()
     }
 
     /// Ends a membership. `longest_proof`: how long from now its certificates, and the sessions

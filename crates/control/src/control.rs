@@ -165,7 +165,7 @@ impl Control {
             state.admit(name, member.admission.clone());
             state.limit(name, member.limits);
             state.locate(name, &member.addresses);
-            state.cordon(name, member.cordoned);
+            state.cordon(name, member.cordon());
         }
         state.set_revoked(members.revocations.marks());
         state.await_nodes(members.all().map(|(name, _)| name.clone()));

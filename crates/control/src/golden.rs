@@ -132,6 +132,7 @@ fn golden_files_are_read_and_written_as_they_were() {
     let limits = CapacityLimits { cpu_millis: Some(4000), memory: Some(8 << 30), instances: Some(50) };
     stored::<Member>("stored-member-limited", &Member { limits, ..member() });
     stored::<Member>("stored-member-cordoned", &Member { cordoned: true, ..member() });
+    stored::<Member>("stored-member-unschedulable", &Member { unschedulable: true, ..member() });
     let admission = Admission { egress: true, ..member().admission };
     stored::<Member>("stored-member-egress", &Member { admission, ..member() });
     stored::<Token>("stored-token", &token());
@@ -198,7 +199,14 @@ fn member() -> Member {
     let locality = Locality { region: Some("eu".to_owned()), zone: Some("eu-a".to_owned()) };
     let admission = Admission { placement: Placement::Scheduled, gateway: true, locality, egress: false };
     let addresses = vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
-    Member { admission, addresses, joined_by: Some([7; 32]), cordoned: false, limits: CapacityLimits::default() }
+    Member {
+        admission,
+        addresses,
+        joined_by: Some([7; 32]),
+        cordoned: false,
+        unschedulable: false,
+        limits: CapacityLimits::default(),
+    }
 }
 
 fn token() -> Token {

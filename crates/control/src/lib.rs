@@ -42,7 +42,7 @@ mod configs;
 #[cfg(test)]
 mod golden;
 
-pub use admission::{Admission, AdmitError, CapacityLimits, TokenGrant};
+pub use admission::{Admission, AdmitError, CapacityLimits, Cordon, TokenGrant};
 pub use asking::AskError;
 pub use control::{
     AuthorityStatus, Control, Options, PublishError, PublishSummary, RootStatus, RotateError, StartError,

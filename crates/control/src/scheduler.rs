@@ -50,9 +50,9 @@ pub(crate) struct NodeState {
     /// Images that the node keeps.
     pub images: BTreeSet<String>,
     /// The node gets no further functions, and its functions move to other nodes.
-    pub cordoned: bool,
-    /// The node gets no further functions, and its functions stay.
-    pub behind: bool,
+    pub drained: bool,
+    /// The node gets no further functions and instances, and those that it has stay.
+    pub unschedulable: bool,
     /// Whether an operator has set its capacity.
     pub sized: bool,
 }
@@ -94,7 +94,7 @@ struct FunctionPlacement {
 impl Node {
     /// Number of further instances that fit.
     fn free_instances(&self, instance: &Capacity) -> u32 {
-        if self.state.behind {
+        if self.state.unschedulable {
             return 0;
         }
         self.state.capacity.minus(&self.used).holds(instance)
@@ -128,12 +128,12 @@ impl Scheduler {
         for image in &state.images {
             self.images.entry(image.clone()).or_default().insert(name.clone());
         }
-        let cordoned = state.cordoned;
+        let drained = state.drained;
         let new = Node { state: NodeState::default(), used: Capacity::default(), functions: BTreeMap::new() };
         let node = self.nodes.entry(name.clone()).or_insert(new);
-        let drains = cordoned && !node.state.cordoned;
-        let returns = !cordoned && node.state.cordoned;
-        let stalls = state.behind != node.state.behind;
+        let drains = drained && !node.state.drained;
+        let returns = !drained && node.state.drained;
+        let stalls = state.unschedulable != node.state.unschedulable;
         node.state = state;
         let on_it: Vec<_> = node.functions.keys().cloned().collect();
         self.rank(name);
@@ -163,7 +163,7 @@ impl Scheduler {
                 concerned.insert(id);
             }
         }
-        if !cordoned {
+        if !drained {
             concerned.extend(self.place_short(usize::MAX));
         }
         concerned
@@ -240,7 +240,7 @@ impl Scheduler {
     /// Puts a function that is on no node on one that has it already. Returns whether it is there
     /// now.
     pub(crate) fn adopt(&mut self, id: &FunctionId, name: &Arc<str>) -> bool {
-        let fits = self.nodes.get(name).is_some_and(|node| !node.state.cordoned);
+        let fits = self.nodes.get(name).is_some_and(|node| !node.state.drained);
         let free = self.functions.get(id).is_some_and(|placed| placed.nodes.is_empty());
         if fits && free {
             self.keep(id, name);
@@ -314,7 +314,7 @@ impl Scheduler {
     /// Number of instances of the function that the node could hold without other functions.
     pub(crate) fn holds(&self, id: &FunctionId, name: &str) -> u32 {
         let (Some(placed), Some(node)) = (self.functions.get(id), self.nodes.get(name)) else { return 0 };
-        match node.state.behind {
+        match node.state.unschedulable {
             true => node.functions.get(id).copied().unwrap_or(0),
             false => node.state.capacity.holds(&placed.demand.instance),
         }
@@ -410,7 +410,7 @@ impl Scheduler {
         let has = self.nodes_of(id);
         let fits = |name: &Arc<str>| {
             let node = self.nodes.get(name)?;
-            (!node.state.cordoned && !has.contains(name) && node.free_instances(&demand.instance) > 0).then_some(node)
+            (!node.state.drained && !has.contains(name) && node.free_instances(&demand.instance) > 0).then_some(node)
         };
         let in_zone = |zone: &Zone| {
             has.iter().filter(|name| self.nodes.get(&***name).is_some_and(|node| node.zone() == *zone)).count()
@@ -469,7 +469,7 @@ impl Scheduler {
 
     fn rank(&mut self, name: &str) {
         let Some((name, node)) = self.nodes.get_key_value(name) else { return };
-        if !node.state.cordoned && !node.state.behind {
+        if !node.state.drained && !node.state.unschedulable {
             self.ranking.entry(node.zone()).or_default().insert((node.rank(), name.clone()));
         }
     }

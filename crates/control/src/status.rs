@@ -118,8 +118,10 @@ pub struct NodeStatus {
     pub counters: Counters,
     /// The node's locality.
     pub locality: Locality,
-    /// The node gets no further functions, and its functions move to other nodes.
+    /// The node gets no further functions.
     pub cordoned: bool,
+    /// Its functions move to other nodes too.
+    pub drained: bool,
     /// For how long it has left configuration unacknowledged.
     pub unacknowledged_seconds: u64,
     /// That time is too long: the node gets no further functions and instances.

@@ -1,15 +1,17 @@
-//! `leno get` and `leno explain`: ask a running node through its admin address.
+//! `leno get` and `leno explain`, and the client of a node's admin address.
 
 use crate::NodeAddress;
 use crate::columns;
-use crate::remote::{self, Server};
+use crate::listing::{Form, print_rows};
+use crate::names::NamespaceOptions;
+use crate::remote::{self, Connection, NO_CONTROL_PLANE, Server};
 use crate::screen::{shown, shown_all, shown_json};
-use crate::table::{self, Column, Show};
-use anyhow::{Context, Result, bail, ensure};
+use crate::table::{Column, Show};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use clap::ValueEnum;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
-use jiff::Timestamp;
 use leno_api::node::{self, Address};
 use leno_telemetry::ring::Explanation;
 use serde_json::Value;
@@ -22,58 +24,99 @@ use tokio::net::{TcpStream, UnixStream};
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A listing of `leno get`.
-#[derive(Clone, Copy, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Listing {
     /// Functions, with engine, callees, and how many instances there are and why.
+    #[value(alias = "function", alias = "fn")]
     Functions,
     /// Nodes: the capacity that they offer, how much of it is used, and how many instances they
     /// host.
+    #[value(alias = "node")]
     Nodes,
     /// Revisions of functions: their shares of requests, the progress of rollouts, and the reasons
     /// of rollbacks.
+    #[value(alias = "revision")]
     Revisions,
     /// Running copies of functions.
+    #[value(alias = "instance")]
     Instances,
     /// External services, the functions that may call them, and the number of connections.
+    #[value(alias = "external")]
     Externals,
     /// Functions of chains that this node runs: the members that share memory, how much of it, and
     /// whose calls go through it.
+    #[value(alias = "chain")]
     Chains,
     /// Jobs, their progress, and how they ended.
+    #[value(alias = "job")]
     Jobs,
     /// The last decisions of the autoscaler (in instances) and on rollouts (in per cent), and the
     /// events of jobs, with reasons.
+    #[value(alias = "event")]
     Events,
     /// SPIFFE IDs and their certificates.
+    #[value(alias = "identity")]
     Identities,
     /// Namespaces, and the use that each makes of its quota.
+    #[value(alias = "namespace", alias = "ns")]
     Namespaces,
-    /// Documents that users have applied; of a control plane.
+    /// Documents that users have applied, all or of a kind; of a control plane.
+    #[value(alias = "document")]
     Documents,
+    /// Documents of the kind Policy; of a control plane.
+    #[value(alias = "policy")]
+    Policies,
+    /// The document of the kind Mesh; of a control plane.
+    #[value(alias = "meshes")]
+    Mesh,
+    /// Documents of the kind NamespaceQuota; of a control plane.
+    #[value(alias = "namespacequotas", alias = "namespacequota", alias = "quota")]
+    Quotas,
     /// The audit log of changes to documents; of a control plane.
     Audit,
 }
 
 impl Listing {
-    /// The listing of the control plane; `None`: only a node has these rows. `named`: the user
-    /// named a control plane, so it answers the listings that both have.
-    pub(crate) fn of_control_plane(self, named: bool) -> Option<remote::Listing> {
+    /// The name in `leno get`.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// The listing of the control plane; `None`: only a node has these rows.
+    pub(crate) fn of_control_plane(self) -> Option<remote::Listing> {
         match self {
-            Self::Documents => Some(remote::Listing::Documents),
-            Self::Nodes if named => Some(remote::Listing::Nodes),
+            Self::Nodes => Some(remote::Listing::Nodes),
             Self::Audit => Some(remote::Listing::Audit),
-            Self::Functions if named => Some(remote::Listing::Functions),
-            Self::Revisions if named => Some(remote::Listing::Revisions),
-            Self::Jobs if named => Some(remote::Listing::Jobs),
-            Self::Identities if named => Some(remote::Listing::Identities),
-            Self::Namespaces if named => Some(remote::Listing::Namespaces),
+            Self::Functions => Some(remote::Listing::Functions),
+            Self::Revisions => Some(remote::Listing::Revisions),
+            Self::Jobs => Some(remote::Listing::Jobs),
+            Self::Identities => Some(remote::Listing::Identities),
+            Self::Namespaces => Some(remote::Listing::Namespaces),
             _ => None,
         }
     }
 
-    fn path(self) -> &'static str {
-        match self {
-            Self::Documents | Self::Audit => "/",
+    /// The kind of documents, and the name among them; `None`: the listing is not of documents.
+    fn documents(self, which: &[String]) -> Option<Result<(Option<&str>, Option<&str>)>> {
+        let kind = match self {
+            Self::Documents => None,
+            Self::Policies => Some("Policy"),
+            Self::Mesh => Some("Mesh"),
+            Self::Quotas => Some("NamespaceQuota"),
+            _ => return None,
+        };
+        Some(match (kind, which) {
+            (Some(_), []) | (None, []) => Ok((kind, None)),
+            (None, [kind]) => Ok((Some(kind), None)),
+            (Some(_), [name]) => Ok((kind, Some(name))),
+            (None, [kind, name]) => Ok((Some(kind), Some(name))),
+            _ => Err(anyhow!("expected at most KIND and NAME: `leno get documents Function demo/shop`")),
+        })
+    }
+
+    fn path(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Documents | Self::Policies | Self::Mesh | Self::Quotas | Self::Audit => return None,
             Self::Functions => "/functions",
             Self::Nodes => "/nodes",
             Self::Revisions => "/revisions",
@@ -84,13 +127,13 @@ impl Listing {
             Self::Events => "/events",
             Self::Identities => "/identities",
             Self::Namespaces => "/namespaces",
-        }
+        })
     }
 
     fn columns(self) -> &'static [Column] {
         use Show::{Age, Plain, Time, Wide};
         match self {
-            Self::Documents | Self::Audit => &[],
+            Self::Documents | Self::Policies | Self::Mesh | Self::Quotas | Self::Audit => &[],
             Self::Functions => &[
                 ("FUNCTION", "function", Plain),
                 ("ENGINE", "engine", Plain),
@@ -188,87 +231,98 @@ pub(crate) struct Printing {
     /// Format of the listing.
     #[arg(short, long, value_enum, default_value_t = Form::Table)]
     output: Form,
-    /// The same as `--output json`.
-    #[arg(long, conflicts_with = "output")]
+    #[arg(long, conflicts_with = "output", hide = true)]
     json: bool,
     /// Look every second, and print new and changed rows, until interrupted.
     #[arg(short, long)]
     watch: bool,
 }
 
-/// The format of a listing.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Form {
-    /// A table, with times as ages or local time.
-    Table,
-    /// A table with more columns.
-    Wide,
-    /// As the node's API returns it; times in seconds since 1970.
-    Json,
-    /// The same in YAML. Characters that a terminal would act on are escaped as in tables.
-    Yaml,
+impl Printing {
+    fn form(self) -> Form {
+        if self.json { Form::Json } else { self.output }
+    }
 }
 
-/// Prints one listing: of the control plane if only that has it, or if the user names one that has
-/// it; else of the node. `which` selects documents.
+/// The process that answers a command: the control plane that the user names, or else the node of
+/// this machine.
+pub(crate) enum Source {
+    ControlPlane(Connection),
+    Node(Node),
+}
+
+impl Source {
+    /// `--admin` wins over the current context, which is not named in the command.
+    pub(crate) fn of(server: &Server, node: &NodeAddress) -> Result<Self> {
+        let target = server.target()?.filter(|target| !target.implied || node.admin.is_none());
+        Ok(match target {
+            Some(target) => Self::ControlPlane(Connection::of(target)?),
+            None => Self::Node(Node::of(node)?),
+        })
+    }
+
+    /// The namespace of names without one.
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        match self {
+            Self::ControlPlane(connection) => connection.namespace(),
+            Self::Node(_) => None,
+        }
+    }
+
+    /// The rows of a listing, with their columns.
+    pub(crate) fn rows(&self, what: Listing) -> Result<(&'static [Column], Vec<Value>)> {
+        match self {
+            Self::ControlPlane(connection) => {
+                let what = what.of_control_plane().context(
+                    "a control plane does not have this listing, only nodes do: give --context local, or --admin",
+                )?;
+                Ok((what.columns(), remote::rows(connection, what)?))
+            }
+            Self::Node(node) => Ok((what.columns(), node.list(what.path().context(NO_CONTROL_PLANE)?)?)),
+        }
+    }
+}
+
+/// Prints one listing: of the control plane if the user names one, else of the node.
 pub(crate) fn list(
     what: Listing,
     which: &[String],
     (node, server): (&NodeAddress, &Server),
+    namespace: &NamespaceOptions,
     printing: Printing,
 ) -> Result<ExitCode> {
-    let form = if printing.json { Form::Json } else { printing.output };
-    if let Some(what) = what.of_control_plane(server.is_named()) {
-        ensure!(!printing.watch, "--watch is for listings of a node");
-        let form = match form {
-            Form::Table => remote::Form::Table { wide: false },
-            Form::Wide => remote::Form::Table { wide: true },
-            Form::Json => remote::Form::Json,
-            Form::Yaml => remote::Form::Yaml,
-        };
-        return remote::list(server, what, which, form);
+    let mut source = Source::of(server, node)?;
+    if let Some(documents) = what.documents(which) {
+        ensure!(!printing.watch, "--watch is for listings of functions and the like, not for documents");
+        let Source::ControlPlane(connection) = &source else { bail!(NO_CONTROL_PLANE) };
+        return remote::print_documents(connection, documents?, namespace, printing.form());
     }
-    ensure!(
-        !server.is_named(),
-        "a control plane does not have this listing, only nodes do: leave out --server (LENO_SERVER) and --context"
-    );
-    ensure!(which.is_empty(), "only `documents` can be chosen by KIND and NAME");
-    let node = Node::of(node)?;
-    let columns: Vec<Column> =
-        what.columns().iter().filter(|(_, _, show)| form == Form::Wide || *show != Show::Wide).copied().collect();
+    // The current context does not hide the listings that only nodes have.
+    if matches!(&source, Source::ControlPlane(connection) if connection.is_implied() && what.of_control_plane().is_none())
+    {
+        source = Source::Node(Node::of(node)?);
+    }
+    ensure!(which.len() < 2, "expected at most one NAME: `leno get functions demo/shop`");
+    let selection = namespace.selection(source.namespace(), which.first().map(String::as_str))?;
     let mut seen = Vec::new();
     let mut first = true;
     loop {
-        let rows = node.list(what)?;
+        let (columns, mut rows) = source.rows(what)?;
+        rows.retain(|row| selection.includes(row));
+        ensure!(
+            selection.name.is_none() || !rows.is_empty() || printing.watch,
+            "there is no `{selection}` among the {}",
+            what.name()
+        );
         let new: Vec<&Value> = rows.iter().filter(|row| !seen.contains(*row)).collect();
-        if let Form::Json | Form::Yaml = form {
-            if first || !new.is_empty() {
-                println!("{}", document(&new, form)?);
-            }
-        } else {
-            let headings = first.then(|| columns.iter().map(|(heading, ..)| (*heading).to_owned()).collect::<Vec<_>>());
-            let now = Timestamp::now();
-            let table: Vec<_> =
-                headings.into_iter().chain(new.iter().map(|row| table::cells(&columns, row, now))).collect();
-            table::print(&table);
+        if first || !new.is_empty() {
+            print_rows(columns, &new, printing.form(), first)?;
         }
         if !printing.watch {
             return Ok(ExitCode::SUCCESS);
         }
         (seen, first) = (rows, false);
         std::thread::sleep(LOOK);
-    }
-}
-
-/// Rows for a program to read.
-fn document(rows: &[&Value], form: Form) -> Result<String> {
-    match form {
-        Form::Yaml => {
-            let rows: Vec<Value> = rows.iter().map(|row| shown_all((*row).clone())).collect();
-            // The output of `--watch` is one stream of several documents.
-            Ok(format!("---\n{}", serde_saphyr::to_string(&rows)?.trim_end()))
-        }
-        _ => Ok(shown_json(&serde_json::to_string_pretty(rows)?).into_owned()),
     }
 }
 
@@ -310,8 +364,8 @@ impl Node {
         Ok(Self { admin: node.admin.clone().unwrap_or_else(Address::usual), token })
     }
 
-    fn list(&self, what: Listing) -> Result<Vec<Value>> {
-        let (status, body) = self.ask(what.path())?;
+    fn list(&self, path: &str) -> Result<Vec<Value>> {
+        let (status, body) = self.ask(path)?;
         ensure!(status == 200, "the node at {} answered {status}: {}", self.admin, shown(body.trim_end()));
         serde_json::from_str(&body).context("the node's answer is not JSON")
     }
@@ -377,20 +431,5 @@ impl Node {
         let body = response.into_body().collect().await?.to_bytes();
         ensure!(status != 401, "the node at {} takes a token: give --admin-token FILE", self.admin);
         Ok((status, String::from_utf8_lossy(&body).into_owned()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn yaml_is_of_rows_and_acts_on_no_terminal() {
-        let rows =
-            [serde_json::json!({ "job": "a/b", "exit": null, "reason": "x\x1b[2J: #\n\u{202e}- y", "callees": ["c"] })];
-        let yaml = document(&rows.iter().collect::<Vec<_>>(), Form::Yaml).unwrap();
-        assert!(yaml.starts_with("---\n- "), "{yaml}");
-        assert!(yaml.contains("job: a/b\n") && yaml.contains(r"x\\u{1b}[2J: #\\n\\u{202e}- y"), "{yaml}");
-        assert!(!yaml.contains(|character: char| character != '\n' && character.is_control()), "{yaml}");
     }
 }

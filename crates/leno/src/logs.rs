@@ -1,13 +1,13 @@
 //! `leno logs`: the output of instances.
 
 use crate::NodeAddress;
-use crate::client::Node;
-use crate::remote::{Connection, Server};
+use crate::client::Source;
+use crate::names::NamespaceOptions;
+use crate::remote::Server;
 use crate::screen::{shown, shown_json};
 use anyhow::{Context, Result, ensure};
 use leno_api::log_page::{LogLine, LogPage};
 use leno_model::FunctionId;
-use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -37,25 +37,23 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// The process that has the lines.
-enum Source {
-    ControlPlane(Connection),
-    Node(Node),
-}
-
 /// Prints lines until there are no more, or until it is interrupted.
-pub(crate) fn run(function: &str, options: &Options, server: &Server, node: &NodeAddress) -> Result<ExitCode> {
-    let id: FunctionId = if function.contains('/') { function.parse()? } else { FunctionId::new("default", function)? };
-    let source = if server.is_named() {
-        Source::ControlPlane(Connection::to(server)?)
-    } else {
-        ensure!(options.node.is_none(), "--node is for a control plane; name it by --server, LENO_SERVER or --context");
-        Source::Node(Node::of(node)?)
-    };
+pub(crate) fn run(
+    function: &str,
+    namespace: &NamespaceOptions,
+    options: &Options,
+    (server, node): (&Server, &NodeAddress),
+) -> Result<ExitCode> {
+    let source = Source::of(server, node)?;
+    let id = namespace.function(source.namespace(), function)?;
+    ensure!(
+        options.node.is_none() || matches!(source, Source::ControlPlane(_)),
+        "--node is for a control plane; name it by --server, LENO_SERVER or a context"
+    );
     let filter = options.filter()?;
     let (mut after, mut told) = (None, Vec::new());
     loop {
-        let page = source.page(&id, &filter, options.tail, after.as_deref())?;
+        let page = page(&source, &id, &filter, options.tail, after.as_deref())?;
         for missing in page.missing.iter().filter(|missing| !told.contains(*missing)) {
             eprintln!("leno: {}", shown(missing));
         }
@@ -63,11 +61,9 @@ pub(crate) fn run(function: &str, options: &Options, server: &Server, node: &Nod
         if page.dropped > 0 {
             eprintln!("… {} dropped", counted(page.dropped));
         }
-        let mut out = io::stdout().lock();
         for line in &page.lines {
-            writeln!(out, "{}", told_line(line, options.json)?)?;
+            println!("{}", told_line(line, options.json)?);
         }
-        out.flush()?;
         after = Some(page.after);
         if page.more {
             continue;
@@ -102,21 +98,19 @@ impl Options {
     }
 }
 
-impl Source {
-    fn page(&self, id: &FunctionId, filter: &str, tail: Option<u32>, after: Option<&str>) -> Result<LogPage> {
-        let from = match (after, tail) {
-            (Some(after), _) => format!("&after={after}"),
-            (None, Some(tail)) => format!("&tail={tail}"),
-            (None, None) => String::new(),
-        };
-        let query = format!("{id}?{filter}{from}");
-        match self {
-            Self::ControlPlane(connection) => Ok(connection.get(&format!("/v1/logs/{query}"))?),
-            Self::Node(node) => {
-                let (status, body) = node.ask(&format!("/logs/{query}"))?;
-                ensure!(status == 200, "the node at {} answered {status}: {}", node.admin, shown(body.trim_end()));
-                serde_json::from_str(&body).context("the node's answer is not a page of lines")
-            }
+fn page(source: &Source, id: &FunctionId, filter: &str, tail: Option<u32>, after: Option<&str>) -> Result<LogPage> {
+    let from = match (after, tail) {
+        (Some(after), _) => format!("&after={after}"),
+        (None, Some(tail)) => format!("&tail={tail}"),
+        (None, None) => String::new(),
+    };
+    let query = format!("{id}?{filter}{from}");
+    match source {
+        Source::ControlPlane(connection) => Ok(connection.get(&format!("/v1/logs/{query}"))?),
+        Source::Node(node) => {
+            let (status, body) = node.ask(&format!("/logs/{query}"))?;
+            ensure!(status == 200, "the node at {} answered {status}: {}", node.admin, shown(body.trim_end()));
+            serde_json::from_str(&body).context("the node's answer is not a page of lines")
         }
     }
 }

@@ -1,6 +1,10 @@
 //! The `leno` command.
 #![deny(unsafe_code)] // allowed in `allocator` alone
 
+// Its macros are for all modules.
+#[macro_use]
+mod output;
+
 mod allocator;
 mod authority_file;
 mod ca;
@@ -8,13 +12,17 @@ mod check;
 mod client;
 mod columns;
 mod control;
+mod describe;
 mod harden;
 mod hot_restart;
 mod jails;
+mod listing;
 mod logs;
+mod names;
 mod node;
 mod notify;
 mod observe;
+mod private_file;
 mod remote;
 mod screen;
 mod signals;
@@ -23,10 +31,12 @@ mod table;
 mod telemetry;
 mod up;
 mod upgrade;
+mod version;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use leno_api::node::Address;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -127,6 +137,8 @@ enum Command {
         #[arg(short, long, value_name = "PATH", conflicts_with = "document")]
         file: Vec<PathBuf>,
         #[command(flatten)]
+        namespace: names::NamespaceOptions,
+        #[command(flatten)]
         server: remote::Server,
     },
     /// Show the changes that `leno apply` would make, without changing anything. Ends with 1 if
@@ -151,6 +163,14 @@ enum Command {
         #[command(flatten)]
         server: remote::Server,
     },
+    /// Name control planes in a file, so that commands need no options for them.
+    ///
+    /// The file is `~/.config/leno/context.yaml`, or the one that LENO_CONTEXT names. Only this
+    /// account can read it.
+    Context {
+        #[command(subcommand)]
+        command: remote::ContextCommand,
+    },
     /// Manage the authority of a mesh: replace it, or make it an intermediate under your own root.
     #[command(subcommand)]
     Ca(ca::Command),
@@ -161,15 +181,44 @@ enum Command {
     Get {
         /// The listing.
         what: client::Listing,
-        /// For documents: kind, and `namespace/name`.
-        #[arg(value_names = ["KIND", "NAME"], num_args = 0..=2)]
+        /// Only those of this name, also as `namespace/name`. Of `documents`: kind, and name.
+        #[arg(value_name = "NAME", num_args = 0..=2)]
         which: Vec<String>,
+        #[command(flatten)]
+        namespace: names::NamespaceOptions,
         #[command(flatten)]
         server: remote::Server,
         #[command(flatten)]
         node: NodeAddress,
         #[command(flatten)]
         printing: client::Printing,
+    },
+    /// Show everything that is known about one function, job, node or the like.
+    Describe {
+        /// Its kind.
+        kind: describe::Kind,
+        /// Its name, also as `namespace/name`.
+        name: String,
+        #[command(flatten)]
+        namespace: names::NamespaceOptions,
+        #[command(flatten)]
+        server: remote::Server,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
+    /// Show the releases of this command and of the control plane, or else of the node of this
+    /// machine.
+    Version {
+        /// Only the release of this command.
+        #[arg(long)]
+        client: bool,
+        /// Format of the answer.
+        #[arg(short, long, value_enum, default_value_t = version::Form::Text)]
+        output: version::Form,
+        #[command(flatten)]
+        server: remote::Server,
+        #[command(flatten)]
+        node: NodeAddress,
     },
     /// Show the standard output and standard error of instances of a function or a job.
     ///
@@ -179,6 +228,8 @@ enum Command {
     Logs {
         /// Function or job: `name`, or `namespace/name`.
         function: String,
+        #[command(flatten)]
+        namespace: names::NamespaceOptions,
         #[command(flatten)]
         options: logs::Options,
         #[command(flatten)]
@@ -278,17 +329,44 @@ fn start(arguments: &node::Arguments, gateway: bool) -> anyhow::Result<ExitCode>
     harden::process(arguments.guards().debuggable).and_then(|()| node::run(arguments, gateway))
 }
 
+/// Moves options about whom to ask from before the verb to behind it: `leno --server URL get nodes`
+/// is `leno get --server URL nodes`. A verb without such an option refuses it.
+fn verb_first(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    const WITH_VALUE: [&str; 8] =
+        ["--server", "--token-file", "--ca", "--context", "--admin", "--admin-token", "--namespace", "-n"];
+    const WITHOUT: [&str; 2] = ["--all-namespaces", "-A"];
+    let mut arguments = arguments.peekable();
+    let mut ordered: Vec<OsString> = arguments.next().into_iter().collect();
+    let mut options = Vec::new();
+    while let Some(option) = arguments.next_if(|argument| {
+        let argument = argument.to_string_lossy();
+        WITHOUT.contains(&&*argument) || WITH_VALUE.contains(&argument.split('=').next().unwrap_or_default())
+    }) {
+        let has_value = WITH_VALUE.contains(&&*option.to_string_lossy());
+        options.push(option);
+        options.extend(arguments.next_if(|_| has_value));
+    }
+    ordered.extend(arguments.next());
+    ordered.extend(options);
+    ordered.extend(arguments);
+    ordered
+}
+
 fn main() -> ExitCode {
     // This comes before anything that could start a thread: the jailer must have a single thread.
     if jails::is_jailer() {
         return leno_jail::jailer::run();
     }
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(verb_first(std::env::args_os())) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are answers, not failures; clap chooses the stream.
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+            let printed = error.print();
+            if error.use_stderr() {
+                return ExitCode::from(2);
+            }
+            output::check(printed);
+            return ExitCode::SUCCESS;
         }
     };
     let result = match cli.command {
@@ -303,20 +381,31 @@ fn main() -> ExitCode {
         Command::Apply { sources, if_version, dry_run, server } => {
             remote::apply(&server, &sources, if_version, dry_run)
         }
-        Command::Delete { document, file, server } => remote::delete(&server, &document, &file),
+        Command::Delete { document, file, namespace, server } => remote::delete(&server, &document, &file, &namespace),
         Command::Diff { sources, server } => remote::diff(&server, &sources),
         Command::Nodes { command, server } => remote::nodes(&server, &command),
+        Command::Context { command } => remote::context(command),
         Command::Ca(command) => ca::run(command),
         Command::Token { command, server } => remote::token(&server, command),
-        Command::Get { what, which, server, node, printing } => client::list(what, &which, (&node, &server), printing),
+        Command::Get { what, which, namespace, server, node, printing } => {
+            client::list(what, &which, (&node, &server), &namespace, printing)
+        }
+        Command::Describe { kind, name, namespace, server, node } => {
+            describe::run(kind, &name, &namespace, (&server, &node))
+        }
+        Command::Version { client, output, server, node } => version::run(client, output, &server, &node),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "leno", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "leno", &mut script);
+            print!("{}", String::from_utf8_lossy(&script));
             Ok(ExitCode::SUCCESS)
         }
         Command::Manual { folder } => {
             clap_mangen::generate_to(Cli::command(), folder).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
-        Command::Logs { function, options, server, node } => logs::run(&function, &options, &server, &node),
+        Command::Logs { function, namespace, options, server, node } => {
+            logs::run(&function, &namespace, &options, (&server, &node))
+        }
         Command::Observe { filter, printing, node } => observe::run(&node, &filter, &printing),
         Command::Suggest(Suggest::Egress { function, json, node }) => suggest::egress(&function, &node, json),
         Command::Explain { request_id, node, json } => client::explain(&request_id, &node, json),
@@ -327,5 +416,34 @@ fn main() -> ExitCode {
             eprintln!("leno: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_and_their_options_are_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_about_whom_to_ask_may_stand_before_the_verb() {
+        let ordered = |line: &str| {
+            let ordered = verb_first(line.split(' ').map(OsString::from)).into_iter();
+            ordered.map(|argument| argument.into_string().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(ordered("leno --server s -n demo get functions"), "leno get --server s -n demo functions");
+        assert_eq!(ordered("leno --server=s -A get functions"), "leno get --server=s -A functions");
+        assert_eq!(ordered("leno get functions --server s"), "leno get functions --server s");
+        assert_eq!(ordered("leno --help"), "leno --help");
+        assert_eq!(ordered("leno --server"), "leno --server");
+        for line in ["leno token join --server s", "leno token --server s join", "leno --server s token join"] {
+            let cli = Cli::try_parse_from(verb_first(line.split(' ').map(OsString::from))).ok().unwrap();
+            let Command::Token { server, .. } = cli.command else { panic!("{line}") };
+            assert_eq!(server.server.as_deref(), Some("s"), "{line}");
+        }
+        assert!(Cli::try_parse_from(verb_first("leno --server s check a".split(' ').map(OsString::from))).is_err());
     }
 }

@@ -6,7 +6,7 @@ use crate::screen::{shown, shown_json};
 use anyhow::{Context, Result, ensure};
 use leno_telemetry::flows::{Flow, Flows};
 use std::fmt::Write;
-use std::io::{self, IsTerminal, Write as _};
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -88,15 +88,13 @@ pub(crate) fn run(node: &NodeAddress, filter: &Filter, printing: &Printing) -> R
         if answer.missed > 0 {
             eprintln!("leno: {} flows were forgotten before they could be shown", answer.missed);
         }
-        let mut out = io::stdout().lock();
         for flow in flows {
             if printing.json {
-                writeln!(out, "{}", shown_json(&serde_json::to_string(flow)?))?;
+                println!("{}", shown_json(&serde_json::to_string(flow)?));
             } else {
-                writeln!(out, "{}", line(flow, io::stdout().is_terminal()))?;
+                println!("{}", line(flow, io::stdout().is_terminal()));
             }
         }
-        out.flush()?;
         if printing.last.is_some() {
             return Ok(ExitCode::SUCCESS);
         }

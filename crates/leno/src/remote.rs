@@ -3,20 +3,23 @@
 mod authority;
 mod connection;
 mod context;
+mod contexts;
 mod replay;
 mod token;
 
 pub(crate) use authority::{Rotate, rotate, status as authority_status};
 pub(crate) use connection::Connection;
-pub(crate) use context::Server;
+pub(crate) use context::{NO_CONTROL_PLANE, Server};
+pub(crate) use contexts::{Command as ContextCommand, run as context};
 pub(crate) use token::{Token, token};
 
 use crate::check::counted;
 use crate::columns;
-use crate::screen::{shown, shown_json};
-use crate::table::{self, Column, Show};
+use crate::listing::{Form, print_rows};
+use crate::names::NamespaceOptions;
+use crate::screen::shown;
+use crate::table::{Column, Show};
 use anyhow::{Context, Result, bail, ensure};
-use jiff::Timestamp;
 use leno_api::control::types::{
     Action, AuditChange, AuditEntry, ChangeAnswer, ChangeRequest, CordonRequest, Documents, ExpectedVersion, File,
     Name, NamespaceStatus, StoredDocument, Wrong,
@@ -65,9 +68,15 @@ pub(crate) fn apply(server: &Server, sources: &Sources, version: Option<u64>, dr
 }
 
 /// `leno delete`
-pub(crate) fn delete(server: &Server, document: &[String], file: &[PathBuf]) -> Result<ExitCode> {
+pub(crate) fn delete(
+    server: &Server,
+    document: &[String],
+    file: &[PathBuf],
+    namespace: &NamespaceOptions,
+) -> Result<ExitCode> {
+    let target = server.required()?;
     let delete = match (document, file) {
-        ([kind, name], []) => vec![named(kind, name)?],
+        ([kind, name], []) => vec![named(kind, name, namespace, target.namespace.as_deref())?],
         ([], [_, ..]) => names(&Sources { file: file.to_vec() }.read()?)?,
         _ => bail!("give KIND and NAME (`leno delete Function demo/shop`), or -f PATH"),
     };
@@ -134,10 +143,9 @@ fn warn(warnings: &[Wrong]) {
     }
 }
 
-/// The listings of a control plane.
+/// The listings of a control plane, besides documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Listing {
-    Documents,
     Nodes,
     Functions,
     Revisions,
@@ -148,30 +156,9 @@ pub(crate) enum Listing {
     Tokens,
 }
 
-/// The format of a listing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    Table { wide: bool },
-    Json,
-    Yaml,
-}
-
-/// `leno get` with a control plane. `which`: kind and name, of documents.
-pub(crate) fn list(server: &Server, what: Listing, which: &[String], form: Form) -> Result<ExitCode> {
-    ensure!(which.is_empty() || what == Listing::Documents, "only `documents` can be chosen by KIND and NAME");
-    let connection = Connection::to(server)?;
-    let rows: Vec<Value> = match what {
-        Listing::Documents => {
-            let listed: Documents = connection.get(&documents_path(which)?)?;
-            for wrong in listed.not_in_force {
-                eprintln!("not in force: {}", shown(&Problem::from(wrong).to_string()));
-            }
-            if form == Form::Yaml {
-                print_texts(&listed.documents);
-                return Ok(ExitCode::SUCCESS);
-            }
-            listed.documents.iter().map(serde_json::to_value).collect::<Result<_, _>>()?
-        }
+/// The rows of a listing.
+pub(crate) fn rows(connection: &Connection, what: Listing) -> Result<Vec<Value>> {
+    Ok(match what {
         Listing::Audit => {
             let entries: Vec<AuditEntry> = connection.get("/v1/audit")?;
             entries.iter().map(audit_row).collect::<Result<_, _>>()?
@@ -195,34 +182,68 @@ pub(crate) fn list(server: &Server, what: Listing, which: &[String], form: Form)
                 _ => rows(&mut status, "functions").into_iter().map(counted_instances).collect(),
             }
         }
-    };
+    })
+}
+
+const DOCUMENTS: &[Column] = &[
+    ("KIND", "kind", Show::Plain),
+    ("NAMESPACE", "namespace", Show::Plain),
+    ("NAME", "name", Show::Plain),
+    ("VERSION", "version", Show::Plain),
+    ("AGE", "changed", Show::Age),
+    ("BY", "by", Show::Plain),
+];
+
+/// Stored documents of this kind and name, in the namespace that the options select.
+pub(crate) fn documents(
+    connection: &Connection,
+    (kind, name): (Option<&str>, Option<&str>),
+    namespace: &NamespaceOptions,
+) -> Result<Vec<StoredDocument>> {
+    let kind = kind.map(kind_of).transpose()?;
+    let of_mesh = kind.is_some_and(DocumentId::is_of_the_mesh);
+    let selection = namespace.selection(connection.namespace().filter(|_| !of_mesh), name)?;
+    let parts = [("kind", kind), ("namespace", selection.namespace.as_deref()), ("name", selection.name.as_deref())];
+    let parts = parts.into_iter().filter_map(|(field, value)| value.map(|value| (field, value)));
+    let query: Vec<String> =
+        parts.map(|(field, value)| Ok(format!("{field}={}", checked(value)?))).collect::<Result<_>>()?;
+    let listed: Documents = connection.get(&format!("/v1/documents?{}", query.join("&")))?;
+    for wrong in listed.not_in_force {
+        eprintln!("not in force: {}", shown(&Problem::from(wrong).to_string()));
+    }
+    ensure!(
+        name.is_none() || !listed.documents.is_empty(),
+        "there is no document {}{selection}",
+        kind.map(|kind| format!("{kind} ")).unwrap_or_default()
+    );
+    Ok(listed.documents)
+}
+
+/// `leno get documents`, `leno get policies`, …
+pub(crate) fn print_documents(
+    connection: &Connection,
+    which: (Option<&str>, Option<&str>),
+    namespace: &NamespaceOptions,
+    form: Form,
+) -> Result<ExitCode> {
+    let documents = documents(connection, which, namespace)?;
     match form {
-        Form::Json => println!("{}", shown_json(&serde_json::to_string_pretty(&rows)?)),
-        Form::Yaml => println!("---\n{}", shown_yaml(&rows)?),
-        Form::Table { wide } => {
-            let columns: Vec<Column> =
-                what.columns().iter().filter(|(.., show)| wide || *show != Show::Wide).copied().collect();
-            let now = Timestamp::now();
-            let headings = columns.iter().map(|(heading, ..)| (*heading).to_owned()).collect();
-            let cells = rows.iter().map(|row| table::cells(&columns, row, now));
-            table::print(&std::iter::once(headings).chain(cells).collect::<Vec<_>>());
+        Form::Yaml => print_texts(&documents),
+        Form::Name => documents.iter().for_each(|stored| {
+            println!("{}", shown(&DocumentId::from(stored.document.clone()).to_string()));
+        }),
+        form => {
+            let rows: Vec<Value> = documents.iter().map(serde_json::to_value).collect::<Result<_, _>>()?;
+            print_rows(DOCUMENTS, &rows.iter().collect::<Vec<_>>(), form, true)?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 impl Listing {
-    fn columns(self) -> &'static [Column] {
+    pub(crate) fn columns(self) -> &'static [Column] {
         use Show::{Age, Plain, Time, Wide};
         match self {
-            Self::Documents => &[
-                ("KIND", "kind", Plain),
-                ("NAMESPACE", "namespace", Plain),
-                ("NAME", "name", Plain),
-                ("VERSION", "version", Plain),
-                ("AGE", "changed", Age),
-                ("BY", "by", Plain),
-            ],
             Self::Nodes => columns::NODES,
             Self::Namespaces => columns::NAMESPACES,
             Self::Functions => &[
@@ -295,29 +316,11 @@ fn counted_instances(mut function: Value) -> Value {
 
 /// Prints documents in the form in which they were applied, with the version for `leno apply
 /// --if-version` as a comment.
-fn print_texts(documents: &[StoredDocument]) {
+pub(crate) fn print_texts(documents: &[StoredDocument]) {
     for stored in documents {
         println!("---\n# version {}, by {}", stored.version, shown(&stored.by));
         stored.text.trim_end().lines().for_each(|line| println!("{}", shown(line)));
     }
-}
-
-fn shown_yaml(rows: &[Value]) -> Result<String> {
-    let rows: Vec<Value> = rows.iter().cloned().map(crate::screen::shown_all).collect();
-    Ok(serde_saphyr::to_string(&rows)?.trim_end().to_owned())
-}
-
-/// `KIND` and `NAMESPACE/NAME` as a query.
-fn documents_path(which: &[String]) -> Result<String> {
-    Ok(match which {
-        [] => "/v1/documents".to_owned(),
-        [kind] => format!("/v1/documents?kind={}", checked(kind)?),
-        [kind, name] => {
-            let Name { kind, namespace, name } = named(kind, name)?;
-            format!("/v1/documents?kind={kind}&namespace={namespace}&name={name}")
-        }
-        _ => bail!("expected at most KIND and NAME: `leno get documents Function demo/shop`"),
-    })
 }
 
 /// Accepts characters that are allowed both in a path and in a query.
@@ -327,17 +330,22 @@ fn checked(text: &str) -> Result<&str> {
     Ok(text)
 }
 
-fn named(kind: &str, name: &str) -> Result<Name> {
-    let known = DocumentId::KINDS.iter().find(|known| known.eq_ignore_ascii_case(kind));
-    let kind = *known.with_context(|| {
-        format!("there is no kind `{}`; expected one of {}", kind.escape_debug(), DocumentId::KINDS.join(", "))
-    })?;
-    let (namespace, name) = match name.split_once('/') {
-        Some((namespace, name)) => (checked(namespace)?, name),
-        None if DocumentId::is_of_the_mesh(kind) => ("", name),
-        None => ("default", name),
-    };
-    Ok(Name { kind: kind.to_owned(), namespace: namespace.to_owned(), name: checked(name)?.to_owned() })
+/// The kind that a user names, in any case.
+fn kind_of(text: &str) -> Result<&'static str> {
+    let known = DocumentId::KINDS.iter().find(|known| known.eq_ignore_ascii_case(text));
+    known.copied().with_context(|| {
+        format!("there is no kind `{}`; expected one of {}", text.escape_debug(), DocumentId::KINDS.join(", "))
+    })
+}
+
+/// A document by kind and name; in `default` unless a namespace is named.
+fn named(kind: &str, name: &str, namespace: &NamespaceOptions, of_context: Option<&str>) -> Result<Name> {
+    let kind = kind_of(kind)?;
+    let selection = namespace.selection(of_context, Some(name))?;
+    let (namespace, name) =
+        (selection.namespace.unwrap_or_else(|| "default".to_owned()), selection.name.unwrap_or_default());
+    let namespace = if DocumentId::is_of_the_mesh(kind) { "" } else { checked(&namespace)? };
+    Ok(Name { kind: kind.to_owned(), namespace: namespace.to_owned(), name: checked(&name)?.to_owned() })
 }
 
 impl Sources {
@@ -381,12 +389,17 @@ fn told(problems: Vec<Problem>) -> anyhow::Error {
 /// `leno nodes …`
 #[derive(clap::Subcommand)]
 pub(crate) enum Nodes {
-    /// Place no new instances on the node, and move its instances to other nodes.
+    /// Place no further functions on the node. Those that it has stay.
     Cordon {
         /// Name of the node.
         node: String,
     },
-    /// Make a cordoned node available for new instances again.
+    /// Place no further functions on the node, and move those that it has to other nodes.
+    Drain {
+        /// Name of the node.
+        node: String,
+    },
+    /// Make a cordoned or drained node available again.
     Uncordon {
         /// Name of the node.
         node: String,
@@ -401,12 +414,15 @@ pub(crate) enum Nodes {
 /// Carries out `leno nodes …`.
 pub(crate) fn nodes(server: &Server, command: &Nodes) -> Result<ExitCode> {
     let connection = Connection::to(server)?;
-    let (Nodes::Cordon { node } | Nodes::Uncordon { node } | Nodes::Revoke { node }) = command;
+    let (Nodes::Cordon { node } | Nodes::Drain { node } | Nodes::Uncordon { node } | Nodes::Revoke { node }) = command;
     let path = format!("/v1/nodes/{}", checked(node)?);
-    let cordon = |cordoned| connection.post::<CordonRequest>(&format!("{path}/cordon"), &CordonRequest { cordoned });
+    let cordon = |cordoned, drain| {
+        connection.post::<CordonRequest>(&format!("{path}/cordon"), &CordonRequest { cordoned, drain })
+    };
     let done = match command {
-        Nodes::Cordon { .. } => cordon(true).map(|_| "cordoned")?,
-        Nodes::Uncordon { .. } => cordon(false).map(|_| "not cordoned any more")?,
+        Nodes::Cordon { .. } => cordon(true, false).map(|_| "cordoned")?,
+        Nodes::Drain { .. } => cordon(true, true).map(|_| "drained: its functions move to other nodes")?,
+        Nodes::Uncordon { .. } => cordon(false, false).map(|_| "not cordoned any more")?,
         Nodes::Revoke { .. } => connection.delete(&path).map(|()| "revoked")?,
     };
     println!("node {node} {done}");
@@ -419,7 +435,10 @@ mod tests {
 
     #[test]
     fn documents_are_named_as_people_name_them() {
-        let name = |kind: &str, name: &str| named(kind, name).map(|name| DocumentId::from(name).to_string()).ok();
+        let options = NamespaceOptions::default();
+        let name = |kind: &str, name: &str| {
+            named(kind, name, &options, None).map(|name| DocumentId::from(name).to_string()).ok()
+        };
         assert_eq!(name("function", "demo/shop").as_deref(), Some("Function demo/shop"));
         assert_eq!(name("Policy", "shop").as_deref(), Some("Policy default/shop"));
         assert_eq!(name("chain", "demo/boutique").as_deref(), Some("Chain demo/boutique"));

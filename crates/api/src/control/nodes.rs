@@ -6,7 +6,7 @@ use super::service::{Service, entry};
 use super::tokens::Caller;
 use super::types::{Action, AuditChange, AuditEntry, CordonRequest, JoinTokenRequest, NewJoinToken, Role};
 use ipnet::IpNet;
-use leno_control::{Admission, AdmitError, CapacityLimits, TokenGrant, Transaction};
+use leno_control::{Admission, AdmitError, CapacityLimits, Cordon, TokenGrant, Transaction};
 use leno_model::Locality;
 use leno_wire::Placement;
 use std::collections::BTreeSet;
@@ -69,11 +69,21 @@ impl Service {
         Ok(())
     }
 
-    /// Cordons or uncordons a node. Blocks on the store.
+    /// Cordons, drains or uncordons a node. Blocks on the store.
     pub fn cordon_node(&self, caller: &Caller, node: &str, request: &CordonRequest) -> Result<(), ApiError> {
         let leading = self.of_the_mesh(caller)?;
+        let cordon = match request {
+            CordonRequest { cordoned: true, drain: true } => Cordon::Drained,
+            CordonRequest { cordoned: true, drain: false } => Cordon::Cordoned,
+            CordonRequest { cordoned: false, drain: false } => Cordon::Open,
+            CordonRequest { cordoned: false, drain: true } => {
+                return Err(ApiError::Bad(
+                    "`drain` needs `cordoned`: a drained node gets no further functions".to_owned(),
+                ));
+            }
+        };
         let (entry, noted) = noted(caller, format!("node {node}"), Action::Changed)?;
-        if !leading.control.cordon(node, request.cordoned, noted)? {
+        if !leading.control.cordon(node, cordon, noted)? {
             return Err(ApiError::NotFound(format!("node {node}")));
         }
         self.log(&entry);

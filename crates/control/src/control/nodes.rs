@@ -1,8 +1,8 @@
 //! Admits nodes, lets machines join, and ends memberships.
 
 use super::{Control, NODE_LIFETIME, certify, now_ms};
-use crate::admission::CapacityLimits;
 use crate::admission::{Admission, AdmitError, JoinRefused, Member, TokenGrant};
+use crate::admission::{CapacityLimits, Cordon};
 use crate::store::{StoreError, Transaction};
 use leno_identity::{CertificateDer, Membership, RootPin, SpiffeId, SvidStore};
 use leno_wire::{JoinToken, check_node_name};
@@ -43,6 +43,7 @@ impl Control {
             addresses,
             joined_by: None,
             cordoned: false,
+            unschedulable: false,
             limits: CapacityLimits::default(),
         };
         let authority = self.authority().map_err(|error| failed(&error))?;
@@ -153,18 +154,18 @@ impl Control {
         self.state().longest_proof(node, now_ms() / 1000)
     }
 
-    /// Cordons a node, or ends that. A cordoned node gets nothing new, and the scheduler moves its
-    /// functions to other nodes. Returns whether there is such a node. Blocks on the store.
-    pub fn cordon(&self, node: &str, cordoned: bool, noted: Transaction) -> Result<bool, StoreError> {
+    /// Cordons or drains a node, or ends that. Returns whether there is such a node. Blocks on the
+    /// store.
+    pub fn cordon(&self, node: &str, cordon: Cordon, noted: Transaction) -> Result<bool, StoreError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.members().clone();
         let mut members = before.clone();
-        if !members.cordon(node, cordoned) {
+        if !members.cordon(node, cordon) {
             return Ok(false);
         }
         store.save_members(&before, &members, noted)?;
         *self.members() = members;
-        Ok(self.state().cordon(node, cordoned))
+        Ok(self.state().cordon(node, cordon))
     }
 
     /// Changes the placement and gateway role of an admitted node. Its certificate stays valid.

@@ -106,11 +106,11 @@ fn what_has_no_room_waits_and_is_placed_when_there_is_some() {
 }
 
 #[test]
-fn a_cordoned_node_keeps_what_it_has_until_it_is_elsewhere() {
+fn a_drained_node_keeps_what_it_has_until_it_is_elsewhere() {
     let mut scheduler = mesh(1);
     scheduler.set_function(&id(0), demand(0), false);
-    let cordoned = NodeState { cordoned: true, ..node(10, "a") };
-    scheduler.set_node(&name(0), cordoned.clone());
+    let drained = NodeState { drained: true, ..node(10, "a") };
+    scheduler.set_node(&name(0), drained.clone());
     assert!(scheduler.nodes_of(&id(0)).is_empty() && scheduler.leaving(&id(0)).eq([&name(0)]));
     scheduler.set_function(&id(1), demand(0), false);
     assert!(placed(&scheduler, 1).is_empty());
@@ -153,7 +153,7 @@ enum Event {
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        3 => (0..6_usize, 0..12_u32, prop::bool::weighted(0.2)).prop_map(|(node, instances, cordoned)| Event::Node(node, instances, cordoned)),
+        3 => (0..6_usize, 0..12_u32, prop::bool::weighted(0.2)).prop_map(|(node, instances, drained)| Event::Node(node, instances, drained)),
         1 => (0..6_usize).prop_map(Event::Gone),
         4 => (0..10_usize, 0..5_u32, 0..3_u64).prop_map(|(function, least, size)| Event::Function(function, least, size)),
         1 => (0..10_usize).prop_map(Event::Removed),
@@ -169,8 +169,8 @@ proptest! {
         let mut scheduler = Scheduler::default();
         for event in events {
             match event {
-                Event::Node(number, instances, cordoned) => {
-                    scheduler.set_node(&name(number), NodeState { cordoned, ..node(instances, ["a", "b"][number % 2]) });
+                Event::Node(number, instances, drained) => {
+                    scheduler.set_node(&name(number), NodeState { drained, ..node(instances, ["a", "b"][number % 2]) });
                 }
                 Event::Gone(number) => drop(scheduler.remove_node(&name(number))),
                 Event::Function(number, least, size) => {
@@ -204,7 +204,7 @@ fn check(scheduler: &Scheduler) -> Result<(), TestCaseError> {
             prop_assert!(scheduler.nodes[name].functions.contains_key(id));
         }
         for name in &placed.nodes {
-            prop_assert!(!scheduler.nodes[name].state.cordoned, "{id} is on a cordoned node");
+            prop_assert!(!scheduler.nodes[name].state.drained, "{id} is on a drained node");
         }
         prop_assert!(!placed.nodes.is_empty() || scheduler.short.contains(id));
     }
@@ -219,7 +219,7 @@ fn check(scheduler: &Scheduler) -> Result<(), TestCaseError> {
         prop_assert_eq!(used, node.used);
         let rank = (node.rank(), name.clone());
         let is_ranked = scheduler.ranking.get(&node.zone()).is_some_and(|zone| zone.contains(&rank));
-        prop_assert_eq!(is_ranked, !node.state.cordoned);
+        prop_assert_eq!(is_ranked, !node.state.drained);
         ranked += usize::from(is_ranked);
     }
     prop_assert_eq!(scheduler.ranking.values().map(BTreeSet::len).sum::<usize>(), ranked);
@@ -260,9 +260,10 @@ fn a_node_that_claims_the_most_gets_no_more_than_its_part() {
     assert!(scheduler.is_on(&more, &name(0)));
 }
 
-/// A node that does not acknowledge its configuration keeps its functions and gets no new ones.
+/// A node that is cordoned, or does not acknowledge its configuration, keeps its functions and gets
+/// no new ones.
 #[test]
-fn a_node_that_is_behind_gets_nothing_new() {
+fn an_unschedulable_node_gets_nothing_new() {
     let mut scheduler = Scheduler::default();
     scheduler.set_node(&name(0), node(10, "a"));
     let (first, second): (FunctionId, FunctionId) = ("a/one".parse().unwrap(), "a/two".parse().unwrap());
@@ -270,7 +271,7 @@ fn a_node_that_is_behind_gets_nothing_new() {
         Demand { instance: Capacity { cpu_millis: 0, memory: 1, instances: 1 }, least: 1, ..Demand::default() };
     scheduler.set_function(&first, demand.clone(), false);
     scheduler.reserve(&first, &name(0), 1);
-    scheduler.set_node(&name(0), NodeState { behind: true, ..node(10, "a") });
+    scheduler.set_node(&name(0), NodeState { unschedulable: true, ..node(10, "a") });
     scheduler.set_function(&second, demand, false);
     assert_eq!((scheduler.is_on(&first, &name(0)), scheduler.is_on(&second, &name(0))), (true, false));
     assert_eq!(scheduler.holds(&first, &name(0)), 1, "no further instances");

@@ -3,6 +3,7 @@
 use super::effect::Effect;
 use super::jobs::Jobs;
 use super::nodes::{Names, Nodes};
+use crate::admission::Cordon;
 use crate::definitions::{CompiledDefinitions, EgressPolicy, Function};
 use crate::scheduler::{NodeState, Scheduler};
 use leno_model::FunctionId;
@@ -206,8 +207,8 @@ impl Hosting {
                     locality: node.admission.locality.clone(),
                     capacity,
                     images: node.images.clone(),
-                    cordoned: node.cordoned,
-                    behind: node.behind,
+                    drained: node.cordon == Cordon::Drained,
+                    unschedulable: node.behind || node.cordon == Cordon::Cordoned,
                     sized: !node.limits.are_default(),
                 };
                 Effect::moved(self.scheduler.set_node(name, state)).into_iter().collect()
@@ -270,7 +271,7 @@ impl Hosting {
 
     /// Whether a node gets requests of a function. A node that the scheduler has chosen gets them
     /// once it has the configuration; one that the function is leaving gets them until then. The
-    /// same holds for egress nodes, and for those of them that are cordoned.
+    /// same holds for egress nodes, and for those of them that are drained.
     pub(super) fn takes_requests(
         &self,
         name: &str,
@@ -279,10 +280,10 @@ impl Hosting {
         nodes: &Nodes,
     ) -> bool {
         if compiled.is_on_egress_nodes(id) {
-            let cordoned = |name: &str| nodes.all.get(name).is_some_and(|node| node.cordoned);
+            let drained = |name: &str| nodes.all.get(name).is_some_and(|node| node.cordon == Cordon::Drained);
             let mut others = self.hosts(id);
-            let mut another = || others.any(|other| !cordoned(other) && nodes.has_in_force(other, id));
-            return nodes.has_in_force(name, id) && (!cordoned(name) || !another());
+            let mut another = || others.any(|other| !drained(other) && nodes.has_in_force(other, id));
+            return nodes.has_in_force(name, id) && (!drained(name) || !another());
         }
         if !nodes.is_scheduled(name) {
             return true;

@@ -2,6 +2,7 @@
 
 use super::State;
 use super::node::Node;
+use crate::admission::Cordon;
 use crate::definitions::Function;
 use crate::status::{
     Certificates, FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, Status,
@@ -113,7 +114,8 @@ impl State {
             rejected: rejected.collect(),
             counters: node.counters,
             locality: node.admission.locality.clone(),
-            cordoned: node.cordoned,
+            cordoned: node.cordon != Cordon::Open,
+            drained: node.cordon == Cordon::Drained,
             unacknowledged_seconds: self.nodes.unacknowledged(name).map_or(0, |time| time.as_secs()),
             behind: node.behind,
             gateway: node.admission.gateway,

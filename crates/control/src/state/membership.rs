@@ -4,7 +4,7 @@ use super::State;
 use super::effect::Effect;
 use super::node::{Node, ready};
 use super::session::Session;
-use crate::admission::{Admission, CapacityLimits};
+use crate::admission::{Admission, CapacityLimits, Cordon};
 use leno_model::FunctionId;
 use leno_wire::{Bounds, Capacity, Instance, JobReport, Lease, Placement, Subject, Version};
 use std::collections::{BTreeMap, BTreeSet};
@@ -133,12 +133,11 @@ impl State {
         self.carry_out([Effect::PlaceJobs]);
     }
 
-    /// Cordons a node, or ends that. A cordoned node gets no further functions, and the scheduler
-    /// moves its functions to other nodes.
-    pub(crate) fn cordon(&mut self, name: &str, cordoned: bool) -> bool {
+    /// Cordons or drains a node, or ends that.
+    pub(crate) fn cordon(&mut self, name: &str, cordon: Cordon) -> bool {
         let Some(name) = self.nodes.name(name) else { return false };
         if let Some(node) = self.nodes.all.get_mut(&name) {
-            node.cordoned = cordoned;
+            node.cordon = cordon;
         }
         self.offer(&name);
         let carried = self.catalog.compiled.on_egress_nodes();

@@ -1,7 +1,7 @@
 //! A node as the control plane sees it.
 
 use super::session::Session;
-use crate::admission::{Admission, CapacityLimits};
+use crate::admission::{Admission, CapacityLimits, Cordon};
 use crate::status::Counters;
 use leno_model::{FunctionId, InstanceState};
 use leno_wire::{Capacity, Instance, NodeCertificates, Placement, Subject, Version};
@@ -17,7 +17,7 @@ pub(super) struct Node {
     pub from: Option<IpAddr>,
     /// The node is connected, or was within the grace period, so its endpoints count.
     pub present: bool,
-    pub cordoned: bool,
+    pub cordon: Cordon,
     /// It does not acknowledge its configuration.
     pub behind: bool,
     /// Its reported capacity, capped by its membership.
@@ -62,7 +62,7 @@ impl Node {
             addresses: BTreeSet::new(),
             from: None,
             present: false,
-            cordoned: false,
+            cordon: Cordon::default(),
             behind: false,
             capacity: None,
             claimed: None,

@@ -3,7 +3,7 @@
 use crate::support::configs::{config, function, identity};
 use crate::support::*;
 use leno_agent::{Agent, BACKOFF, Change, JoinFailure, JoinOptions, Options, SignFailure, channel, enrol};
-use leno_control::{Control, Store, TokenGrant, Transaction};
+use leno_control::{Control, Cordon, Store, TokenGrant, Transaction};
 use leno_identity::{
     Authority, AuthorityFile, KeyRequest, Membership, MembershipMark, SpiffeId, SvidStore, client_config, server_name,
 };
@@ -277,7 +277,7 @@ async fn members_and_unused_tokens_outlast_the_process() {
     let member = patient(enrol(&joins(&served, &used, "one"), BACKOFF)).await.unwrap();
     let _gone = patient(enrol(&joins(&served, &revoked, "gone"), BACKOFF)).await.unwrap();
     assert!(control.revoke("gone", Transaction::default()).unwrap());
-    assert!(control.cordon("one", true, Transaction::default()).unwrap());
+    assert!(control.cordon("one", Cordon::Drained, Transaction::default()).unwrap());
     served.stop().await;
     drop(control);
 

@@ -4,7 +4,7 @@
 use crate::support::configs::{config, function};
 use crate::support::*;
 use leno_agent::{Agent, Change, Updates};
-use leno_control::{Control, FunctionStatus, Options, Store, Transaction};
+use leno_control::{Control, Cordon, FunctionStatus, Options, Store, Transaction};
 use leno_identity::Membership;
 use leno_model::FunctionConfig;
 use leno_model::{Command, Isolation, Readiness, Resources, Run, Scale};
@@ -147,7 +147,7 @@ async fn a_function_is_on_one_node_and_its_caller_knows_which() {
     assert_eq!((homes(&control, FRONTEND), homes(&control, ORDERS)), (vec!["one".to_owned()], vec!["one".to_owned()]));
 
     // The functions of a cordoned node move to other nodes, and then it has none left.
-    assert!(control.cordon("one", true, Transaction::default()).unwrap());
+    assert!(control.cordon("one", Cordon::Drained, Transaction::default()).unwrap());
     eventually_async("the function to be placed", || {
         homes(&control, FRONTEND) == ["two"] && two.has(&config_of(ORDERS))
     })
@@ -157,7 +157,7 @@ async fn a_function_is_on_one_node_and_its_caller_knows_which() {
     })
     .await;
     eventually_async("the bounds of the node", || two.bounds(ORDERS) == Some((0, 5))).await;
-    assert!(control.cordon("one", false, Transaction::default()).unwrap());
+    assert!(control.cordon("one", Cordon::Open, Transaction::default()).unwrap());
     control.put(&command("orders/new", &[ORDERS], most(5))).unwrap();
     eventually_async("the bounds of the node", || {
         one.has(&config_of("orders/new")) && one.bounds("orders/new") == Some((0, 5))
@@ -185,13 +185,13 @@ async fn a_dead_nodes_functions_are_placed_elsewhere_and_it_starts_with_nothing(
     eventually_async("the node to have its functions", || one.has(&config_of(ORDERS))).await;
     let two = Node::join(&control, &served, &members[1], 2).await;
     let three = Node::join(&control, &served, &members[2], 3).await;
-    assert!(control.cordon("two", true, Transaction::default()).unwrap());
+    assert!(control.cordon("two", Cordon::Drained, Transaction::default()).unwrap());
     control.put(&command(FRONTEND, &[ORDERS], most(5))).unwrap();
     eventually_async("the endpoints of the function", || {
         three.endpoints(ORDERS).iter().map(|at| &*at.node).eq(["one"])
     })
     .await;
-    assert!(control.cordon("two", false, Transaction::default()).unwrap());
+    assert!(control.cordon("two", Cordon::Open, Transaction::default()).unwrap());
 
     one.agent.report(&function(ORDERS), instances(1));
     drop(one);

@@ -2,12 +2,13 @@
 
 use super::context::{Server, Target};
 use crate::screen::shown;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use leno_api::control::types::Refusal;
+use leno_identity::handshake_failure;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;
@@ -25,6 +26,7 @@ const LONGEST: Duration = Duration::from_secs(70);
 /// A client for the API of a control plane.
 pub(crate) struct Connection {
     target: Target,
+    token: String,
     tls: TlsConnector,
 }
 
@@ -32,22 +34,40 @@ pub(crate) struct Connection {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// The control plane refused the request.
-    #[error("{server} answered {}: {}", status.as_u16(), shown(&refusal.error))]
+    #[error("the control plane at {server} refused: {} ({})", shown(&refusal.error), status.as_u16())]
     Refused { server: String, status: StatusCode, refusal: Refusal },
     /// No control plane answered.
-    #[error("{0:#}")]
+    #[error(transparent)]
     Failed(#[from] anyhow::Error),
 }
 
 impl Connection {
     pub(crate) fn to(server: &Server) -> Result<Self> {
-        let target = server.target()?;
+        Self::of(server.required()?)
+    }
+
+    pub(crate) fn of(target: Target) -> Result<Self> {
+        let token = target.token()?;
         let provider = Arc::new(aws_lc_rs::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots(target.ca.as_deref())?)
             .with_no_client_auth();
-        Ok(Self { target, tls: TlsConnector::from(Arc::new(config)) })
+        Ok(Self { target, token, tls: TlsConnector::from(Arc::new(config)) })
+    }
+
+    /// The namespace of names without one.
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        self.target.namespace.as_deref()
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.target.server
+    }
+
+    /// Whether only the current context names the control plane.
+    pub(crate) fn is_implied(&self) -> bool {
+        self.target.implied
     }
 
     pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
@@ -105,9 +125,14 @@ impl Connection {
         );
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let port = uri.port_u16().unwrap_or(443);
-        let nobody = || format!("no control plane at {server}");
-        let stream = TcpStream::connect((host.as_str(), port)).await.with_context(nobody)?;
-        let stream = self.tls.connect(ServerName::try_from(host)?, stream).await.with_context(nobody)?;
+        let stream = TcpStream::connect((host.as_str(), port)).await;
+        let stream = stream.with_context(|| format!("no control plane answers at {server}"))?;
+        let name = ServerName::try_from(host).with_context(|| format!("`{}` names no host", shown(server)))?;
+        let stream = self.tls.connect(name, stream).await.map_err(|error| {
+            let reason = handshake_failure(&error).unwrap_or_else(|| error.to_string());
+            anyhow!("{server} cannot be trusted to be a control plane (--ca names the certificates to trust): {reason}")
+        })?;
+        let broken = || format!("the control plane at {server} closed the connection");
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
@@ -115,12 +140,12 @@ impl Connection {
             .method(method)
             .uri(path)
             .header("host", authority)
-            .header("authorization", format!("Bearer {}", self.target.token));
+            .header("authorization", format!("Bearer {}", self.token));
         if body.is_some() {
             request = request.header("content-type", "application/json");
         }
         let request = request.body(Full::new(body.unwrap_or_default()))?;
-        let response = sender.send_request(request).await.with_context(nobody)?;
+        let response = sender.send_request(request).await.with_context(broken)?;
         let status = response.status();
         Ok((status, response.into_body().collect().await?.to_bytes()))
     }

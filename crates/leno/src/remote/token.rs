@@ -1,6 +1,7 @@
 //! `leno token`: tokens of the API, and join tokens of nodes.
 
-use super::{Connection, Form, Listing, Server, checked, list};
+use super::{Connection, Listing, Server, checked, rows};
+use crate::listing::{Form, print_rows};
 use crate::screen::shown;
 use anyhow::{Context, Result};
 use leno_api::control::types::{JoinTokenRequest, NewJoinToken, NewToken, Role, TokenRequest};
@@ -86,7 +87,11 @@ pub(crate) enum Token {
         max_instances: Option<u32>,
     },
     /// List the tokens, without their secrets.
-    List,
+    List {
+        /// Format of the listing.
+        #[arg(short, long, value_enum, default_value_t = Form::Table)]
+        output: Form,
+    },
     /// End a token at once.
     Revoke {
         /// Its public part, as `leno token list` shows it.
@@ -142,7 +147,10 @@ pub(crate) fn token(server: &Server, command: Token) -> Result<ExitCode> {
             let made: NewJoinToken = Connection::to(server)?.post("/v1/join-tokens", &request)?;
             println!("{}", shown(&made.token));
         }
-        Token::List => return list(server, Listing::Tokens, &[], Form::Table { wide: false }),
+        Token::List { output } => {
+            let rows = rows(&Connection::to(server)?, Listing::Tokens)?;
+            print_rows(Listing::Tokens.columns(), &rows.iter().collect::<Vec<_>>(), output, true)?;
+        }
         Token::Revoke { id } => {
             Connection::to(server)?.delete(&format!("/v1/tokens/{}", checked(&id)?))?;
             println!("token {id} revoked");

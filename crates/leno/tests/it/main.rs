@@ -9,6 +9,7 @@ mod boutique;
 mod cases;
 mod chains;
 mod clients;
+mod command;
 mod components;
 mod connections;
 mod containers;

@@ -53,6 +53,9 @@ pub struct NewJoinToken {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CordonRequest {
-    /// The node gets no new functions, and its functions move to other nodes.
+    /// The node gets no further functions and instances.
     pub cordoned: bool,
+    /// Its functions move to other nodes too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drain: bool,
 }

@@ -2,6 +2,7 @@
 //! connect to: only the egress nodes.
 
 use super::*;
+use crate::admission::Cordon;
 use leno_model::{Egress, EgressPort, EgressProtocol, EgressTls, Run};
 
 const CALLER: &str = "a/caller";
@@ -178,13 +179,13 @@ fn calls_go_to_nodes_that_have_it_in_force_and_leave_those_that_are_cordoned() {
     mesh.put(&FunctionConfig { queue: 2, ..outside(true) });
     mesh.settle();
     assert_eq!(mesh.endpoints(), ["exit", "out"]);
-    mesh.state.cordon("exit", true);
+    mesh.state.cordon("exit", Cordon::Drained);
     mesh.settle();
     assert_eq!(mesh.endpoints(), ["out"]);
-    mesh.state.cordon("out", true);
+    mesh.state.cordon("out", Cordon::Drained);
     mesh.settle();
     assert_eq!(mesh.endpoints(), ["exit", "out"], "there is no other");
-    mesh.state.cordon("exit", false);
+    mesh.state.cordon("exit", Cordon::Open);
     mesh.settle();
     assert_eq!(mesh.endpoints(), ["exit"]);
     // The node disconnects.

@@ -3,6 +3,7 @@
 //! node that has it.
 
 use super::*;
+use crate::admission::Cordon;
 use leno_model::{Command, Isolation, Readiness, Resources, Run, Scale};
 use leno_wire::{Load, Observation};
 use proptest::prelude::*;
@@ -188,7 +189,9 @@ impl Mesh {
                     self.state.load(NODES[node], session, vec![load], self.now);
                 }
             }
-            Step::Cordon(node, cordoned) => drop(self.state.cordon(NODES[node], cordoned)),
+            Step::Cordon(node, cordoned) => {
+                self.state.cordon(NODES[node], if cordoned { Cordon::Drained } else { Cordon::Open });
+            }
         }
     }
 
@@ -223,7 +226,7 @@ impl Mesh {
 
     fn settle(&mut self) -> Result<(), TestCaseError> {
         for name in NODES {
-            self.state.cordon(name, false);
+            self.state.cordon(name, Cordon::Open);
             self.connect(name);
         }
         for _ in 0..20 {
@@ -325,7 +328,7 @@ fn a_revoked_nodes_bounds_end_with_it() {
     let [liar, honest] = [NODES[0], NODES[1]];
     let claimed = vec![Bounds { revision: 1, least: 0, most: u32::MAX }];
     mesh.ends.get_mut(liar).unwrap().bounds.insert(id.clone(), claimed);
-    mesh.state.cordon(liar, true);
+    mesh.state.cordon(liar, Cordon::Drained);
     mesh.connect(liar);
     mesh.connect(honest);
     let allowed = |mesh: &mut Mesh| {

@@ -1,0 +1,46 @@
+//! Writes to standard output and standard error, without a panic when that fails.
+//!
+//! These macros replace those of the standard library in the whole crate. `leno get … | head -1`
+//! closes the pipe early: the command then ends without a message, with the status that shells
+//! show for SIGPIPE. Any other failure (a full disk) is an error of the command.
+
+use std::fmt::Arguments;
+use std::io::{self, ErrorKind, Write};
+use std::process::exit;
+
+/// The status of a program that SIGPIPE has ended, as shells show it.
+const SIGPIPE_STATUS: i32 = 128 + 13;
+
+macro_rules! print {
+    ($($argument:tt)*) => { $crate::output::write(format_args!($($argument)*)) };
+}
+
+macro_rules! println {
+    () => { $crate::output::write(format_args!("\n")) };
+    ($($argument:tt)*) => { $crate::output::write(format_args!("{}\n", format_args!($($argument)*))) };
+}
+
+macro_rules! eprintln {
+    ($($argument:tt)*) => { $crate::output::write_error(format_args!($($argument)*)) };
+}
+
+/// Writes to standard output, or ends the process if that fails.
+pub(crate) fn write(text: Arguments<'_>) {
+    let mut out = io::stdout().lock();
+    check(out.write_fmt(text).and_then(|()| out.flush()));
+}
+
+/// Ends the process if standard output could not be written.
+pub(crate) fn check(written: io::Result<()>) {
+    let Err(error) = written else { return };
+    if error.kind() == ErrorKind::BrokenPipe {
+        exit(SIGPIPE_STATUS);
+    }
+    write_error(format_args!("leno: standard output cannot be written: {error}"));
+    exit(1);
+}
+
+/// Writes a line to standard error. There is no place left to report a failure.
+pub(crate) fn write_error(line: Arguments<'_>) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
