@@ -3,6 +3,7 @@
 //! Serde stops at the first error. To report all errors, the wrong value is left out and the
 //! document is tried again; unknown fields are left out on the way.
 
+use crate::compile::words;
 use crate::nearest::did_you_mean;
 use crate::problem::Scope;
 use crate::yaml::{Key, Mark, Node, Value};
@@ -104,6 +105,16 @@ impl<'a> De<'a> {
     fn unexpected(&self, expected: &str) -> Error {
         let found = self.node().describe();
         Error { message: format!("expected {expected}, found {found}"), ..Error::default() }
+    }
+
+    /// A text where a list is expected, most often of one element.
+    fn no_list(&self) -> Error {
+        let Some(text) = self.node().text() else { return self.unexpected("a list") };
+        let line = [text.to_owned()];
+        let words = words(&line).filter(|_| matches!(self.scope.name(), Some("command" | "args")));
+        let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte));
+        let element = || if plain { format!("write [{text}]") } else { format!("write [\"{}\"]", text.escape_debug()) };
+        Error { fix: words.unwrap_or_else(element), ..self.unexpected("a list") }
     }
 
     /// The innermost wrong value is reported and left out at the next try.
@@ -232,7 +243,7 @@ impl<'de> de::Deserializer<'de> for De<'_> {
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match &self.node().value {
             Value::List(nodes) => self.settle(visitor.visit_seq(Elements { de: self, nodes, next: 0 })),
-            _ => self.settle(Err(self.unexpected("a list"))),
+            _ => self.settle(Err(self.no_list())),
         }
     }
 

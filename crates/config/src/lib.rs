@@ -8,6 +8,7 @@
 pub mod check;
 mod collection;
 mod compile;
+mod counterpart;
 mod deserialize;
 mod digest;
 pub mod document;

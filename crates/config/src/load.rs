@@ -1,6 +1,7 @@
 //! Files -> documents.
 
 use crate::compile::{Documents, TypedDocument};
+use crate::counterpart::{self, Counterpart};
 use crate::deserialize::deserialize;
 use crate::document;
 use crate::folder::{self, DocumentFiles};
@@ -107,9 +108,19 @@ pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<
     let root = Scope::root(file, &node, problems);
     let Some(kind) = node.get("kind").and_then(Node::text) else {
         let fix = "expected `apiVersion: leno.dev/v1alpha1` and `kind: Mesh`, `Function`, `Job`, `External`, `Chain`, `Policy` or `NamespaceQuota`";
+        if counterpart::is_compose(&node) {
+            let fix = "write a `Function` for each service: docs/coming-from.md has the fields";
+            root.problem("this is a file of Docker Compose, and no document of the mesh", fix);
+            return None;
+        }
         root.problem("this is no document of the mesh: it has no `kind`", fix);
         return None;
     };
+    let counterpart = counterpart::of(&node).filter(|_| ForeignKind::named(kind).is_none());
+    if let Some(Counterpart { system, kind, here, .. }) = counterpart {
+        root.field("kind").problem(format!("`{kind}` is a kind of {system}"), format!("its counterpart: {here}"));
+        return None;
+    }
     match kind {
         "Mesh" => typed(file, node, origin, problems).map(AnyDocument::Mesh),
         "Function" => typed(file, node, origin, problems).map(AnyDocument::Function),

@@ -145,6 +145,14 @@ impl<'a> Scope<'a> {
         self.node
     }
 
+    /// The name of the field here; `None`: this is an element of a list, or the document.
+    pub(crate) fn name(&self) -> Option<&'a str> {
+        match self.path {
+            PathTo::Field(_, name) => Some(name),
+            PathTo::Root | PathTo::Element(..) => None,
+        }
+    }
+
     /// Whether a field is written in the mapping here.
     pub fn has(&self, name: &str) -> bool {
         self.field(name).node.is_some()

@@ -212,6 +212,7 @@ fn command(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &Fun
     if container.is_none() {
         process::argv(&scope.field("command"), argv);
     }
+    process::operators(&scope.field("command"), spec.command.as_deref().unwrap_or_default(), context.doubts);
     let isolation = match container {
         Some(_) => container::isolation(context, scope, spec.isolation),
         None => with_ports(isolation::chosen(context, scope, id, spec.isolation), context, scope, spec),

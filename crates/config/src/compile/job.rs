@@ -55,6 +55,7 @@ pub(super) fn job(
     process::environment(Kind::Job, &scope.field("env"), &spec.env);
     let grace = scope.field("terminationGracePeriod");
     let (argv, container) = program(&scope, spec);
+    process::operators(&scope.field("command"), spec.command.as_deref().unwrap_or_default(), context.doubts);
     let isolation = match container {
         Some(_) => container::isolation(context, &scope, spec.isolation),
         None => isolation::chosen(context, &scope, id, spec.isolation),

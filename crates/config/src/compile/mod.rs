@@ -40,6 +40,7 @@ pub(crate) mod text;
 mod warnings;
 mod wasm;
 
+pub(crate) use self::process::words;
 use crate::document;
 use crate::effort::Effort;
 use crate::foreign::ForeignDocument;
@@ -241,7 +242,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     }
     let warnings = if problems.borrow().is_empty() && !documents.effort.is_over() {
         let doubts = doubts.take();
-        warnings::find(&mesh.trust_domain, documents, &policies, &functions, (&names, &externals), doubts)
+        warnings::find(&mesh, documents, &policies, &functions, [&names, &jobs, &externals], doubts)
     } else {
         Vec::new()
     };

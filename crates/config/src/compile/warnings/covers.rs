@@ -33,8 +33,12 @@ fn values(rule: &AuthorizationRule) -> u64 {
 
 /// Whether the wide rule matches every request that the narrow rule matches.
 pub(super) fn rule(wide: &AuthorizationRule, narrow: &AuthorizationRule) -> bool {
-    alternatives(&wide.from, &narrow.from, source)
-        && alternatives(&wide.to, &narrow.to, operation)
+    alternatives(&wide.from, &narrow.from, source) && requests(wide, narrow)
+}
+
+/// The same for one caller, which both rules select.
+pub(super) fn requests(wide: &AuthorizationRule, narrow: &AuthorizationRule) -> bool {
+    alternatives(&wide.to, &narrow.to, operation)
         && wide.when.iter().all(|wide| narrow.when.iter().any(|narrow| condition(wide, narrow)))
 }
 

@@ -3,17 +3,19 @@
 
 mod alternatives;
 mod covers;
+mod machine;
+mod reach;
 
 use super::{Documents, TypedDocument, fields};
 use crate::document;
 use crate::problem::{Origin, Problem, Scope};
 use crate::snapshot::{Function, Policy};
 use leno_model::FunctionId;
-use leno_model::{EgressPort, EgressProtocol, Run, SpiffeId, TrustDomain};
-use leno_policy::matching;
-use leno_policy::spec::{Action, AuthorizationRule, ConditionKey, LabelMatch, Matches, Source, StringMatch};
+use leno_model::{EgressPort, EgressProtocol, MeshConfig, Run, SpiffeId, TrustDomain};
+use leno_policy::spec::{Action, AuthorizationRule, ConditionKey, LabelMatch, StringMatch};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 /// Limit on compared values of rules, in all: some tenths of a second. If a mesh exceeds it, a
 /// warning says that the search is incomplete.
@@ -21,9 +23,14 @@ const MOST_COMPARED: u64 = 10_000_000;
 
 /// A mesh that has no problems.
 struct Mesh<'a> {
+    documents: &'a Documents,
     trust_domain: &'a TrustDomain,
+    /// The ports of the gateway's listeners.
+    gateway_ports: Vec<u16>,
     functions: &'a BTreeMap<FunctionId, Function>,
     policies: &'a [Policy],
+    /// The paths of each host of the gateway, with their functions.
+    exposed: BTreeMap<&'a str, Vec<(&'a str, &'a FunctionId)>>,
     /// The functions of each policy, by its index.
     of_policy: Vec<Vec<(&'a FunctionId, &'a Function)>>,
     /// The callers of each function, besides itself.
@@ -36,32 +43,59 @@ struct Mesh<'a> {
 /// Looks for all such cases, and adds them to the warnings of the compilation. The result is
 /// ordered by file and line.
 pub(super) fn find(
-    trust_domain: &TrustDomain,
+    config: &MeshConfig,
     documents: &Documents,
     policies: &[Policy],
     functions: &BTreeMap<FunctionId, Function>,
-    (names, externals): (&BTreeMap<FunctionId, usize>, &BTreeMap<FunctionId, usize>),
+    [names, jobs, externals]: [&BTreeMap<FunctionId, usize>; 3],
     doubts: Vec<Problem>,
 ) -> Vec<Problem> {
     let mut of_policy = vec![Vec::new(); policies.len()];
     let mut callers: BTreeMap<&FunctionId, Vec<&FunctionId>> = BTreeMap::new();
+    let mut exposed: BTreeMap<&str, Vec<(&str, &FunctionId)>> = BTreeMap::new();
     for (id, function) in functions {
         function.policies.iter().for_each(|index| of_policy[*index].push((id, function)));
         for callee in function.callees.iter().filter(|callee| *callee != id) {
             callers.entry(callee).or_default().push(id);
         }
+        for expose in &function.expose {
+            for host in &expose.hosts {
+                exposed.entry(host).or_default().push((&expose.path, id));
+            }
+        }
     }
+    let listeners = machine::listeners(config);
+    let https = config.gateway_https.as_ref().map(|https| https.listen);
+    let gateway_ports = config.gateway_http.iter().chain(&https).map(SocketAddr::port).collect();
     let (budget, found) = (Cell::new(MOST_COMPARED), RefCell::new(doubts));
-    let mesh = Mesh { trust_domain, functions, policies, of_policy, callers, budget, found };
+    let trust_domain = &config.trust_domain;
+    let mesh = Mesh {
+        documents,
+        trust_domain,
+        gateway_ports,
+        functions,
+        policies,
+        exposed,
+        of_policy,
+        callers,
+        budget,
+        found,
+    };
     for (index, placed) in documents.policies.iter().enumerate().take_while(|_| !documents.effort.is_over()) {
         mesh.policy(index, placed);
     }
     for (id, index) in names.iter().take_while(|_| !documents.effort.is_over()) {
         mesh.function(id, &documents.functions[*index]);
     }
+    for (id, index) in jobs.iter().take_while(|_| !documents.effort.is_over()) {
+        let placed = &documents.jobs[*index];
+        mesh.callees(id, &placed.scope(&mesh.found), &placed.document.spec.callees);
+        mesh.files(id, &placed.scope(&mesh.found));
+    }
     for (id, index) in externals {
         mesh.external(id, &documents.externals[*index]);
     }
+    mesh.fixed_ports(&listeners, names);
     for placed in &documents.chains {
         mesh.chain(placed);
     }
@@ -75,7 +109,7 @@ pub(super) fn find(
     found
 }
 
-impl Mesh<'_> {
+impl<'a> Mesh<'a> {
     fn policy(&self, index: usize, placed: &TypedDocument<document::Policy>) {
         let root = placed.scope(&self.found);
         let spec = root.field("spec");
@@ -85,9 +119,13 @@ impl Mesh<'_> {
         let rules = section.field("rules");
         for (number, rule) in self.policies[index].authorization.iter().enumerate() {
             let scope = rules.element(number);
+            let before = self.found.borrow().len();
             self.shadowed(&scope, index, number, rule);
             self.unauthenticated(&scope, index, rule);
             self.callers(&scope, index, rule);
+            if self.found.borrow().len() == before {
+                self.unreachable(&scope, index, rule);
+            }
         }
     }
 
@@ -152,16 +190,6 @@ impl Mesh<'_> {
         left > 0 && covers::rule(wide, narrow)
     }
 
-    fn denied<'s>(&'s self, function: &'s Function, rule: &AuthorizationRule) -> Option<&'s AuthorizationRule> {
-        let rules = function.policies.iter().map(|index| self.policies[*index].authorization.len() as u64).sum();
-        let left = self.budget.get().saturating_sub(rules);
-        self.budget.set(left);
-        if left == 0 {
-            return None;
-        }
-        self.rules(function).find(|other| other.action == Action::Deny && !other.audit && self.covers(other, rule))
-    }
-
     /// A rule that decides nothing: an earlier rule of its policy is as wide, or deny rules come
     /// before it for all requests that it matches.
     fn shadowed(&self, scope: &Scope<'_>, index: usize, number: usize, rule: &AuthorizationRule) {
@@ -182,8 +210,8 @@ impl Mesh<'_> {
             return;
         }
         let functions = &self.of_policy[index];
-        let Some(first) = functions.first().and_then(|(_, function)| self.denied(function, rule)) else { return };
-        if functions[1..].iter().all(|(_, function)| self.denied(function, rule).is_some()) {
+        let Some(first) = functions.first().and_then(|(_, function)| self.denied(function, rule, None)) else { return };
+        if functions[1..].iter().all(|(_, function)| self.denied(function, rule, None).is_some()) {
             let message = format!(
                 "`{}` allows nothing: `{}` refuses all of it, and deny rules come first",
                 rule.name, first.name
@@ -236,6 +264,9 @@ impl Mesh<'_> {
     /// Callers that cannot call, and identities that no function has.
     fn callers(&self, scope: &Scope<'_>, index: usize, rule: &AuthorizationRule) {
         let from = scope.field("from");
+        if rule.action == Action::Allow && rule.from.len() > 1 {
+            self.sources(&from, index, rule);
+        }
         for (number, source) in rule.from.iter().enumerate() {
             let element = from.element(number);
             for (field, list) in [("identities", &source.identities.any), ("notIdentities", &source.identities.none)] {
@@ -313,9 +344,11 @@ impl Mesh<'_> {
     }
 
     /// A function that receives no requests.
-    fn function(&self, id: &FunctionId, placed: &TypedDocument<document::Function>) {
+    fn function(&self, id: &'a FunctionId, placed: &TypedDocument<document::Function>) {
         let Some(function) = self.functions.get(id) else { return };
         let root = placed.scope(&self.found);
+        self.callees(id, &root, &placed.document.spec.callees);
+        self.files(id, &root);
         let metadata = root.field("metadata");
         let scope = metadata.field("name");
         let callers = self.callers.get(id).map_or(&[][..], Vec::as_slice);
@@ -328,8 +361,10 @@ impl Mesh<'_> {
             }
             return;
         }
-        self.refused(id, function, &scope);
+        self.refused(id, function, &root);
         self.unasked(id, function, &scope);
+        let spec = root.field("spec");
+        self.connections(id, function, &spec.field("ports"));
     }
 
     /// Connections without requests, about which no authorizer is asked.
@@ -347,42 +382,21 @@ impl Mesh<'_> {
         }
     }
 
-    /// A function whose rules let in none of its callers.
-    fn refused(&self, id: &FunctionId, function: &Function, scope: &Scope<'_>) {
-        let callers = self.callers.get(id).map_or(&[][..], Vec::as_slice);
-        if self.audits_default(function) {
-            return;
-        }
-        let allows = |rule: &&AuthorizationRule| rule.action == Action::Allow && !rule.audit;
-        let mut allowing = self.rules(function).filter(allows).peekable();
-        if allowing.peek().is_none() {
-            let audited = self.rules(function).any(|rule| rule.action == Action::Allow);
-            let (what, fix) = match audited {
-                true => {
-                    ("no rule that is in force allows any", "audit all policies that authorize, or none that allows")
-                }
-                false => ("no rule allows any", "add a policy with `authorization: {rules: [...]}` for it"),
-            };
-            scope.problem(format!("every request to `{id}` is refused: {what}"), fix);
-        } else if allowing.all(|rule| !self.lets_in(rule, function, callers)) {
-            let fix = "see which of its callers, and whether the gateway, the rules name; deny rules come first";
-            scope.problem(format!("every request to `{id}` is refused: no rule allows anybody who can call it"), fix);
-        }
-    }
-
-    fn external(&self, id: &FunctionId, placed: &TypedDocument<document::External>) {
+    fn external(&self, id: &'a FunctionId, placed: &TypedDocument<document::External>) {
         let Some(function) = self.functions.get(id) else { return };
         let Run::Egress(egress) = &function.run else { return };
         let root = placed.scope(&self.found);
         let (metadata, spec) = (root.field("metadata"), root.field("spec"));
         let name = metadata.field("name");
         if self.callers.contains_key(id) {
-            self.refused(id, function, &name);
+            self.refused(id, function, &root);
+            self.connections(id, function, &spec.field("ports"));
         } else {
             let fix = "add it to the `callees` of a function";
             name.problem(format!("nobody can call `{id}`: no function names it"), fix);
         }
         self.unasked(id, function, &name);
+        self.files(id, &root);
         if !egress.credentials.is_empty() && egress.hosts.iter().any(|host| host.starts_with('*')) {
             let message =
                 "functions choose to which of the names below `*` a secret goes, and who has such a name gets it";
@@ -421,36 +435,6 @@ impl Mesh<'_> {
             }
         }
     }
-
-    /// Whether a rule may allow requests of the function's possible callers.
-    fn lets_in(&self, rule: &AuthorizationRule, function: &Function, callers: &[&FunctionId]) -> bool {
-        let users = |source: &Source| !source.request_principals.any.is_empty();
-        let about_users = (!rule.from.is_empty() && rule.from.iter().all(users))
-            || rule.when.iter().any(|condition| {
-                matches!(condition.key, ConditionKey::Claim(_) | ConditionKey::Audience)
-                    && !condition.values.any.is_empty()
-            });
-        if about_users && !self.authenticates(function) || self.denied(function, rule).is_some() {
-            return false;
-        }
-        let named = |source: &Source| {
-            let wants_one =
-                !source.identities.any.is_empty() || !source.namespaces.any.is_empty() || source.labels.is_some();
-            (!wants_one && !function.expose.is_empty())
-                || callers.iter().any(|caller| {
-                    let identity = SpiffeId::of_function(self.trust_domain, caller).to_string();
-                    holds(&source.identities, &identity)
-                        && source.labels.as_ref().is_none_or(|known| known.identities.binary_search(&identity).is_ok())
-                        && holds(&source.namespaces, &caller.namespace)
-                })
-        };
-        rule.from.is_empty() || rule.from.iter().any(named)
-    }
-}
-
-fn holds(matches: &Matches<StringMatch>, value: &str) -> bool {
-    let meets = |list: &[StringMatch]| list.iter().any(|matcher| matching::text(matcher, value));
-    (matches.any.is_empty() || meets(&matches.any)) && !meets(&matches.none)
 }
 
 /// `a`, `b` or `c`; of more than three, the first three.
