@@ -19,6 +19,7 @@ mod tls;
 mod tokens;
 mod turns;
 pub mod types;
+mod views;
 mod worker;
 
 pub use admission::LARGEST_BODY;
@@ -28,6 +29,7 @@ pub use leading::{Leading, first_mesh};
 pub use server::serve;
 pub use service::Service;
 pub use tls::{Certificate, make_folder};
+pub use views::ViewPage;
 
 #[cfg(test)]
 mod tests {

@@ -1,12 +1,12 @@
 //! Views of jobs: listings and metrics.
 
+use crate::scaling::seconds;
 use leno_control::{JobEvent, JobStatus};
 use leno_wire::JobState;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue};
 use prometheus_client::metrics::MetricType;
 use serde_json::{Value, json};
 use std::fmt;
-use std::time::SystemTime;
 
 /// The rows of `leno get jobs`.
 pub(crate) fn rows(jobs: &[JobStatus]) -> Value {
@@ -27,6 +27,39 @@ pub(crate) fn rows(jobs: &[JobStatus]) -> Value {
     jobs.iter().map(row).collect()
 }
 
+/// A row of `leno get jobs`, from the API's status of a job. Control planes of earlier releases
+/// write times as structures.
+pub fn row_of(job: &Value) -> Value {
+    let time = |field: &str| match &job[field] {
+        Value::Object(time) => {
+            let part = |name: &str| time.get(name).and_then(Value::as_f64).unwrap_or_default();
+            json!(part("secs_since_epoch") + part("nanos_since_epoch") / 1e9)
+        }
+        time => time.clone(),
+    };
+    json!({
+        "job": job["job"],
+        "state": job["state"],
+        "node": job["node"],
+        "completions": format!("{}/{}", job["succeeded"], job["completions"]),
+        "active": job["active"],
+        "failed": job["failed"],
+        "start": time("started"),
+        "end": time("ended"),
+        "exit_code": job["exit_code"],
+        "reason": job["reason"],
+    })
+}
+
+/// The API's status of a job, with times in seconds since 1970.
+pub(crate) fn status(job: &JobStatus) -> Value {
+    let mut status = json!(job);
+    status["started"] = json!(job.report.started.map(seconds));
+    status["ended"] = json!(job.report.ended.map(seconds));
+    status["changed"] = json!(seconds(job.report.changed));
+    status
+}
+
 /// Events of jobs, as rows of `leno get events`; `from` and `to` are states.
 pub(crate) fn events(jobs: &[JobStatus]) -> Vec<Value> {
     let row = |(job, event): (&JobStatus, &JobEvent)| {
@@ -40,12 +73,6 @@ pub(crate) fn events(jobs: &[JobStatus]) -> Vec<Value> {
         })
     };
     jobs.iter().flat_map(|job| job.events.iter().map(move |event| (job, event))).map(row).collect()
-}
-
-fn seconds(time: SystemTime) -> f64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    // Milliseconds are exact in JSON.
-    since.as_millis() as f64 / 1e3
 }
 
 /// Metrics of all listed jobs.

@@ -4,7 +4,7 @@
 
 mod certificates;
 pub mod control;
-mod jobs;
+pub mod jobs;
 pub mod log_page;
 pub mod namespaces;
 pub mod node;

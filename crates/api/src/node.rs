@@ -3,6 +3,7 @@
 
 mod address;
 mod listener;
+mod views;
 
 pub use address::{Address, token};
 pub use listener::{Listener, PARENT_PID, ParentListener, is_trusted};

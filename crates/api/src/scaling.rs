@@ -1,7 +1,7 @@
 //! Views of the autoscaler: listings and metrics.
 
 use leno_model::{FunctionId, InstanceState, revision};
-use leno_supervisor::{FunctionStatus, LossEvent, Mode, ScaleEvent, Supervisor};
+use leno_supervisor::{FunctionStatus, ImageState, LossEvent, Mode, ScaleEvent, Supervisor};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -31,6 +31,30 @@ pub(crate) fn columns(supervisor: &Supervisor) -> HashMap<String, Value> {
     statuses.chunk_by(|one, next| one.function == next.function).filter_map(of_one).collect()
 }
 
+/// The progress of each revision of each function on this node.
+pub(crate) fn revisions(supervisor: &Supervisor) -> Vec<Value> {
+    let images = supervisor.images();
+    let row = |status: FunctionStatus| {
+        let no_image = images.iter().find_map(|(id, revision, image)| match image {
+            ImageState::Failed(reason) if (id, *revision) == (&status.function, status.revision) => Some(reason),
+            _ => None,
+        });
+        let failure = status.last_failure.as_ref().filter(|_| status.failing > 0);
+        json!({
+            "function": status.function.to_string(),
+            "revision": status.revision,
+            "desired": status.scaling.desired,
+            "ready": status.count(InstanceState::Ready),
+            "starting": status.count(InstanceState::Starting),
+            "waiting": status.waiting,
+            "failing": status.failing,
+            "reason": no_image.or(failure),
+            "no_image": no_image.is_some(),
+        })
+    };
+    supervisor.status().into_iter().map(row).collect()
+}
+
 /// Rows of `leno get events`, oldest first; `from` and `to` are instances.
 pub(crate) fn events(supervisor: &Supervisor) -> Vec<Value> {
     let row = |event: &ScaleEvent| {
@@ -47,13 +71,14 @@ pub(crate) fn events(supervisor: &Supervisor) -> Vec<Value> {
     };
     let lost = |event: &LossEvent| {
         let instance = event.instance.name(&event.function);
+        let (kind, what) = if event.unhealthy { ("unhealthy", "is replaced") } else { ("failed", "failed") };
         json!({
             "time": seconds(event.at),
-            "kind": "unhealthy",
+            "kind": kind,
             "function": event.function.to_string(),
             "revision": name(&event.function, event.instance.revision),
             "instance": &*instance,
-            "reason": format!("{instance} is replaced: {}", event.reason),
+            "reason": format!("{instance} {what}: {}", event.reason),
         })
     };
     supervisor.scale_events().iter().map(row).chain(supervisor.losses().iter().map(lost)).collect()
@@ -64,7 +89,7 @@ fn name(function: &FunctionId, revision: u32) -> Option<String> {
     (revision > 0).then(|| revision::name(function, revision))
 }
 
-fn seconds(time: SystemTime) -> f64 {
+pub(crate) fn seconds(time: SystemTime) -> f64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     // Milliseconds are exact in JSON.
     since.as_millis() as f64 / 1e3

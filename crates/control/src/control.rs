@@ -28,6 +28,7 @@ use leno_model::Container;
 use leno_model::revision::Template;
 use leno_model::{FunctionId, revision};
 use leno_wire::{Answer, JobReport, Question};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
@@ -285,6 +286,12 @@ impl Control {
     /// requests, and its instances.
     pub fn nodes_of(&self, id: &FunctionId) -> Vec<Arc<str>> {
         self.state().nodes_of(id)
+    }
+
+    /// All nodes; for callers of namespaces, the gateways and the nodes that host functions of
+    /// these.
+    pub fn nodes_with(&self, namespaces: &BTreeSet<String>) -> Vec<Arc<str>> {
+        self.state().nodes_with(namespaces)
     }
 
     /// Queries a node, and waits for its answer.

@@ -88,6 +88,8 @@ impl Listing {
             Self::Nodes => Some(remote::Listing::Nodes),
             Self::Audit => Some(remote::Listing::Audit),
             Self::Functions => Some(remote::Listing::Functions),
+            Self::Instances => Some(remote::Listing::Instances),
+            Self::Events => Some(remote::Listing::Events),
             Self::Revisions => Some(remote::Listing::Revisions),
             Self::Jobs => Some(remote::Listing::Jobs),
             Self::Identities => Some(remote::Listing::Identities),
@@ -168,16 +170,7 @@ impl Listing {
                 ("IMAGE", "image", Wide),
                 ("DIGEST", "digest", Wide),
             ],
-            Self::Instances => &[
-                ("INSTANCE", "instance", Plain),
-                ("FUNCTION", "function", Plain),
-                ("STATE", "state", Plain),
-                ("ADDRESS", "address", Plain),
-                ("PID", "pid", Plain),
-                ("ISOLATION", "isolation", Plain),
-                ("RESTARTS", "restarts", Plain),
-                ("REASON", "reason", Wide),
-            ],
+            Self::Instances => &columns::INSTANCES[1..],
             Self::Externals => &[
                 ("EXTERNAL", "external", Plain),
                 ("HOSTS", "hosts", Plain),
@@ -207,16 +200,7 @@ impl Listing {
                 ("EXIT", "exit_code", Plain),
                 ("REASON", "reason", Plain),
             ],
-            Self::Events => &[
-                ("TIME", "time", Time),
-                ("KIND", "kind", Plain),
-                ("FUNCTION", "function", Plain),
-                ("REVISION", "revision", Plain),
-                ("FROM", "from", Plain),
-                ("TO", "to", Plain),
-                ("MODE", "mode", Plain),
-                ("REASON", "reason", Plain),
-            ],
+            Self::Events => &columns::EVENTS[..columns::EVENTS.len() - 1],
             Self::Identities => {
                 &[("IDENTITY", "identity", Plain), ("EXPIRES", "not_after", Age), ("RENEWAL", "renew_at", Age)]
             }
@@ -327,11 +311,14 @@ pub(crate) fn list(
 }
 
 /// Prints a node's records of one request.
-pub(crate) fn explain(request_id: &str, node: &NodeAddress, json: bool) -> Result<ExitCode> {
+pub(crate) fn explain(request_id: &str, (node, server): (&NodeAddress, &Server), json: bool) -> Result<ExitCode> {
     if request_id.is_empty() || !request_id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
         bail!("`{request_id}` is not a request id: letters, digits, `-`, `_` and `.` only");
     }
-    let node = Node::of(node)?;
+    let node = match Source::of(server, node)? {
+        Source::ControlPlane(connection) => return remote::explain(&connection, request_id, json),
+        Source::Node(node) => node,
+    };
     let (status, body) = node.ask(&format!("/explain/{request_id}"))?;
     match status {
         200 if json => println!("{}", shown_json(&body)),

@@ -1,7 +1,7 @@
 //! Columns of listings that both a control plane and a node have.
 
 use crate::table::Column;
-use crate::table::Show::{Age, Plain, Wide};
+use crate::table::Show::{Age, Plain, Time, Wide};
 
 /// The columns of `leno get nodes`.
 pub(crate) const NODES: &[Column] = &[
@@ -60,4 +60,30 @@ pub(crate) const NAMESPACES_OF_NODE: &[Column] = &[
     ("LOG BYTES/S", "log_bandwidth", Plain),
     ("LOG BYTES DROPPED", "log_bytes_dropped", Wide),
     ("LIMITS NOT IN FORCE", "unenforced_limits", Wide),
+];
+
+/// Instances, of a node or of all nodes.
+pub(crate) const INSTANCES: &[Column] = &[
+    ("NODE", "node", Plain),
+    ("INSTANCE", "instance", Plain),
+    ("FUNCTION", "function", Plain),
+    ("STATE", "state", Plain),
+    ("ADDRESS", "address", Plain),
+    ("PID", "pid", Plain),
+    ("ISOLATION", "isolation", Plain),
+    ("RESTARTS", "restarts", Plain),
+    ("REASON", "reason", Wide),
+];
+
+/// Events, of a node or of all nodes.
+pub(crate) const EVENTS: &[Column] = &[
+    ("TIME", "time", Time),
+    ("KIND", "kind", Plain),
+    ("FUNCTION", "function", Plain),
+    ("REVISION", "revision", Plain),
+    ("FROM", "from", Plain),
+    ("TO", "to", Plain),
+    ("MODE", "mode", Plain),
+    ("REASON", "reason", Plain),
+    ("NODE", "node", Plain),
 ];

@@ -125,6 +125,8 @@ enum Command {
         #[command(flatten)]
         dry_run: remote::DryRun,
         #[command(flatten)]
+        wait: remote::Wait,
+        #[command(flatten)]
         server: remote::Server,
     },
     /// Remove documents from a control plane: `leno delete Function demo/shop`, or the documents in
@@ -222,7 +224,8 @@ enum Command {
     },
     /// Show the standard output and standard error of instances of a function or a job.
     ///
-    /// A node keeps the latest 64 KiB of each running instance, and of the one that ended last.
+    /// A node keeps the latest 64 KiB of each running instance, and of the one that ended last; of an
+    /// ended job for a day.
     /// Asks the node of this account, unless --server, LENO_SERVER or --context names a control
     /// plane, which asks all nodes that have the function.
     Logs {
@@ -237,17 +240,20 @@ enum Command {
         #[command(flatten)]
         node: NodeAddress,
     },
-    /// Show flows on a node: each request with its verdict and the rule that decided, and the names
+    /// Show flows: each request with its verdict and the rule that decided, and the names
     /// and system calls that jails refuse.
     ///
     /// Shows flows from now on, until interrupted; --last shows past requests. A node keeps some
     /// two thousand requests for each worker. It counts requests that it dropped before this
-    /// command could show them.
+    /// command could show them. Asks the node of this account, unless --server, LENO_SERVER or
+    /// --context names a control plane, which asks all nodes.
     Observe {
         #[command(flatten)]
         filter: observe::Filter,
         #[command(flatten)]
         printing: observe::Printing,
+        #[command(flatten)]
+        server: remote::Server,
         #[command(flatten)]
         node: NodeAddress,
     },
@@ -267,9 +273,14 @@ enum Command {
     #[command(subcommand)]
     Suggest(Suggest),
     /// Show every stage of the decision on a recent request.
+    ///
+    /// Asks the node of this account, unless --server, LENO_SERVER or --context names a control
+    /// plane, which asks all nodes.
     Explain {
         /// The response's `x-request-id`, also in the access log.
         request_id: String,
+        #[command(flatten)]
+        server: remote::Server,
         #[command(flatten)]
         node: NodeAddress,
         /// Print JSON.
@@ -378,8 +389,8 @@ fn main() -> ExitCode {
         Command::Upgrade(arguments) => upgrade::run(&arguments),
         Command::Check { path, strict } => check::run(&path, strict),
         Command::Control(options) => harden::process(false).and_then(|()| control::run(&options)),
-        Command::Apply { sources, if_version, dry_run, server } => {
-            remote::apply(&server, &sources, if_version, dry_run)
+        Command::Apply { sources, if_version, dry_run, wait, server } => {
+            remote::apply(&server, &sources, if_version, dry_run, wait)
         }
         Command::Delete { document, file, namespace, server } => remote::delete(&server, &document, &file, &namespace),
         Command::Diff { sources, server } => remote::diff(&server, &sources),
@@ -406,9 +417,9 @@ fn main() -> ExitCode {
         Command::Logs { function, namespace, options, server, node } => {
             logs::run(&function, &namespace, &options, (&server, &node))
         }
-        Command::Observe { filter, printing, node } => observe::run(&node, &filter, &printing),
+        Command::Observe { filter, printing, server, node } => observe::run((&node, &server), &filter, &printing),
         Command::Suggest(Suggest::Egress { function, json, node }) => suggest::egress(&function, &node, json),
-        Command::Explain { request_id, node, json } => client::explain(&request_id, &node, json),
+        Command::Explain { request_id, server, node, json } => client::explain(&request_id, (&node, &server), json),
     };
     match result {
         Ok(code) => code,

@@ -262,7 +262,11 @@ async fn node(
         ready: running.ready.clone(),
         upgrades: Some(upgrades),
     };
-    let answering = admin::serve(Arc::new(told), admin_listener);
+    let told = Arc::new(told);
+    if let Some(views) = running.take_views() {
+        tokio::spawn(told.clone().answer_views(views));
+    }
+    let answering = admin::serve(told, admin_listener);
     let addresses = running.addresses;
     for (scheme, address) in [("http", addresses.gateway_http), ("https", addresses.gateway_https)] {
         if let Some(address) = address {

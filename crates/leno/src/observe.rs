@@ -1,7 +1,8 @@
-//! `leno observe`: flows on a node, as they happen.
+//! `leno observe`: flows, as they happen.
 
 use crate::NodeAddress;
-use crate::client::Node;
+use crate::client::Source;
+use crate::remote::{self, Server};
 use crate::screen::{shown, shown_json};
 use anyhow::{Context, Result, ensure};
 use leno_telemetry::flows::{Flow, Flows};
@@ -12,6 +13,8 @@ use std::time::Duration;
 
 /// Pause between two queries.
 const LOOK: Duration = Duration::from_millis(300);
+/// The same, of a control plane, which asks all nodes.
+const LOOK_AT_ALL: Duration = Duration::from_secs(1);
 
 /// Which flows to show: those that match all of these.
 #[derive(clap::Args)]
@@ -72,12 +75,14 @@ pub(crate) struct Printing {
 }
 
 /// Prints flows until interrupted, or the last ones.
-pub(crate) fn run(node: &NodeAddress, filter: &Filter, printing: &Printing) -> Result<ExitCode> {
-    let node = Node::of(node)?;
+pub(crate) fn run((node, server): (&NodeAddress, &Server), filter: &Filter, printing: &Printing) -> Result<ExitCode> {
+    let source = Source::of(server, node)?;
+    let pause = if matches!(source, Source::Node(_)) { LOOK } else { LOOK_AT_ALL };
+    let mut told = Vec::new();
     let mut seen: Option<String> = None;
     loop {
         let first = seen.is_none();
-        let answer = look(&node, seen.as_deref())?;
+        let answer = look(&source, seen.as_deref(), &mut told)?;
         let mut flows: Vec<&Flow> = answer.flows.iter().filter(|flow| filter.matches(flow)).collect();
         match printing.last {
             Some(last) => drop(flows.drain(..flows.len().saturating_sub(last))),
@@ -99,11 +104,16 @@ pub(crate) fn run(node: &NodeAddress, filter: &Filter, printing: &Printing) -> R
             return Ok(ExitCode::SUCCESS);
         }
         seen = Some(answer.next);
-        std::thread::sleep(LOOK);
+        std::thread::sleep(pause);
     }
 }
 
-fn look(node: &Node, seen: Option<&str>) -> Result<Flows> {
+/// Flows since an earlier answer. `told`: the nodes that did not answer, which the user knows.
+fn look(source: &Source, seen: Option<&str>, told: &mut Vec<String>) -> Result<Flows> {
+    let node = match source {
+        Source::ControlPlane(connection) => return remote::flows(connection, seen, told),
+        Source::Node(node) => node,
+    };
     let path = seen.map_or_else(|| "/flows".to_owned(), |seen| format!("/flows?{seen}"));
     let (status, body) = node.ask(&path)?;
     ensure!(status == 200, "the node at {} answered {status}: {}", node.admin, shown(body.trim_end()));
@@ -158,7 +168,8 @@ fn line(flow: &Flow, colour: bool) -> String {
         (_, true) => ("\x1b[31m", "\x1b[0m"),
     };
     let source = flow.source.rsplit_once("/ns/").map_or_else(|| flow.source.clone(), |(_, it)| it.replace("/sa/", "/"));
-    let mut line = format!("{} {begin}{:<5}{end} {:<11} {}", flow.time, flow.verdict, flow.kind, shown(&source));
+    let node = if flow.node.is_empty() { String::new() } else { format!("{} ", shown(&flow.node)) };
+    let mut line = format!("{node}{} {begin}{:<5}{end} {:<11} {}", flow.time, flow.verdict, flow.kind, shown(&source));
     // Writing to a string does not fail.
     let _ = match (&flow.target, &*flow.kind) {
         (Some(target), _) => write!(line, " -> {}", shown(target)),

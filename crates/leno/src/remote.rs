@@ -6,12 +6,14 @@ mod context;
 mod contexts;
 mod replay;
 mod token;
+mod views;
 
 pub(crate) use authority::{Rotate, rotate, status as authority_status};
 pub(crate) use connection::Connection;
 pub(crate) use context::{NO_CONTROL_PLANE, Server};
 pub(crate) use contexts::{Command as ContextCommand, run as context};
 pub(crate) use token::{Token, token};
+pub(crate) use views::{explain, flows};
 
 use crate::check::counted;
 use crate::columns;
@@ -30,6 +32,7 @@ use similar::TextDiff;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// The documents of a command.
 #[derive(clap::Args)]
@@ -51,8 +54,26 @@ pub(crate) struct DryRun {
     output: replay::Form,
 }
 
+/// Whether to wait for the functions of the change.
+#[derive(Clone, Copy, clap::Args)]
+pub(crate) struct Wait {
+    /// Wait until each function of the change is ready, or scaled to zero, and each job runs; end
+    /// with 1 and the reason if one fails.
+    #[arg(long, conflicts_with = "dry_run")]
+    wait: bool,
+    /// How long to wait.
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = token::duration, requires = "wait")]
+    timeout: Duration,
+}
+
 /// `leno apply`
-pub(crate) fn apply(server: &Server, sources: &Sources, version: Option<u64>, dry_run: DryRun) -> Result<ExitCode> {
+pub(crate) fn apply(
+    server: &Server,
+    sources: &Sources,
+    version: Option<u64>,
+    dry_run: DryRun,
+    wait: Wait,
+) -> Result<ExitCode> {
     let DryRun { dry_run, output } = dry_run;
     let mut request = ChangeRequest { apply: sources.read()?, dry_run, replay: dry_run, ..ChangeRequest::default() };
     if let Some(version) = version {
@@ -62,7 +83,13 @@ pub(crate) fn apply(server: &Server, sources: &Sources, version: Option<u64>, dr
     }
     match change(server, &request)? {
         Ok(answer) if dry_run => replay::print(&answer, output),
-        Ok(answer) => Ok(print_changes(&answer)),
+        Ok(answer) => {
+            print_changes(&answer);
+            if wait.wait {
+                return views::wait(&Connection::to(server)?, &answer.functions, wait.timeout);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
         Err(code) => Ok(code.into()),
     }
 }
@@ -148,6 +175,8 @@ fn warn(warnings: &[Wrong]) {
 pub(crate) enum Listing {
     Nodes,
     Functions,
+    Instances,
+    Events,
     Revisions,
     Jobs,
     Identities,
@@ -168,6 +197,9 @@ pub(crate) fn rows(connection: &Connection, what: Listing) -> Result<Vec<Value>>
             let namespaces: Vec<NamespaceStatus> = connection.get("/v1/namespaces")?;
             namespaces.iter().map(leno_api::namespaces::row_of).collect()
         }
+        Listing::Functions => views::rows(connection, "/v1/functions")?,
+        Listing::Instances => views::rows(connection, "/v1/instances")?,
+        Listing::Events => views::rows(connection, "/v1/events")?,
         of_status => {
             let mut status: Value = connection.get("/v1/status")?;
             let rows = |status: &mut Value, name: &str| match status[name].take() {
@@ -176,10 +208,9 @@ pub(crate) fn rows(connection: &Connection, what: Listing) -> Result<Vec<Value>>
             };
             match of_status {
                 Listing::Nodes => rows(&mut status, "nodes").iter().map(leno_api::nodes::row_of).collect(),
-                Listing::Jobs => rows(&mut status, "jobs"),
+                Listing::Jobs => rows(&mut status, "jobs").iter().map(leno_api::jobs::row_of).collect(),
                 Listing::Identities => rows(&mut status, "identities"),
-                Listing::Revisions => rows(&mut status, "functions").iter_mut().flat_map(revisions).collect(),
-                _ => rows(&mut status, "functions").into_iter().map(counted_instances).collect(),
+                _ => rows(&mut status, "functions").iter_mut().flat_map(revisions).collect(),
             }
         }
     })
@@ -248,10 +279,17 @@ impl Listing {
             Self::Namespaces => columns::NAMESPACES,
             Self::Functions => &[
                 ("FUNCTION", "function", Plain),
-                ("INSTANCES", "count", Plain),
-                ("VERSION", "version", Plain),
+                ("STATE", "state", Plain),
+                ("READY", "ready", Plain),
+                ("DESIRED", "desired", Plain),
+                ("REVISION", "revision", Plain),
+                ("NODES", "nodes", Plain),
+                ("REASON", "reason", Plain),
+                ("VERSION", "version", Wide),
                 ("IDENTITY", "identity", Wide),
             ],
+            Self::Instances => columns::INSTANCES,
+            Self::Events => columns::EVENTS,
             Self::Revisions => &[
                 ("REVISION", "revision", Plain),
                 ("FUNCTION", "function", Plain),
@@ -266,6 +304,8 @@ impl Listing {
                 ("NODE", "node", Plain),
                 ("COMPLETIONS", "completions", Plain),
                 ("FAILED", "failed", Plain),
+                ("AGE", "start", Age),
+                ("ENDED", "end", Time),
                 ("REASON", "reason", Plain),
             ],
             Self::Identities => {
@@ -296,6 +336,7 @@ fn revisions(function: &mut Value) -> Vec<Value> {
     let Value::Array(mut revisions) = function["revisions"].take() else { return Vec::new() };
     for revision in &mut revisions {
         revision["function"] = name.clone();
+        revision["created"] = (revision["created_ms"].as_f64().unwrap_or_default() / 1e3).into();
     }
     revisions
 }
@@ -306,12 +347,6 @@ fn audit_row(entry: &AuditEntry) -> Result<Value> {
     let mut row = serde_json::to_value(entry)?;
     row["summary"] = entry.changes.iter().map(words).collect::<Vec<_>>().into();
     Ok(row)
-}
-
-fn counted_instances(mut function: Value) -> Value {
-    let count = function["instances"].as_array().map_or(0, Vec::len);
-    function["count"] = count.into();
-    function
 }
 
 /// Prints documents in the form in which they were applied, with the version for `leno apply

@@ -33,7 +33,8 @@ fn tell_hop(text: &mut String, hop: &Explanation) -> std::fmt::Result {
     let target = hop.target.as_deref().unwrap_or("nobody");
     let peer = hop.peer.identity.as_deref().unwrap_or("somebody outside the mesh");
     let revision = hop.revision.as_deref().map(|revision| format!(" ({revision})")).unwrap_or_default();
-    writeln!(text, "{} {} -> {target}{revision}   {}", hop.time, hop.hop, hop.request_id)?;
+    let node = if hop.recorded_by.is_empty() { String::new() } else { format!("   on node {}", hop.recorded_by) };
+    writeln!(text, "{} {} -> {target}{revision}   {}{node}", hop.time, hop.hop, hop.request_id)?;
     writeln!(
         text,
         "  asked      {} {}{} ({})",

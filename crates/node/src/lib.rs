@@ -31,4 +31,5 @@ pub use hot_restart::{ChildLink, OfferError, Parent, ParentError, TakeoverError}
 pub use images::{SecretError, registries};
 pub use listeners::Listeners;
 pub use placement::whole_machine;
+pub use questions::PendingView;
 pub use start::{HotRestartOptions, Join, Running, start};

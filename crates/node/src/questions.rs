@@ -9,23 +9,35 @@ use leno_model::{CandidatePrograms, FunctionId, OutputQuery};
 use leno_proxy::replay::{self, Records};
 use leno_proxy::{FunctionEntry, Node};
 use leno_supervisor::Supervisor;
-use leno_wire::{Answer, Question, ReplayExample, ReplaySummary, ReplayVerdict};
+use leno_wire::{Answer, Question, ReplayExample, ReplaySummary, ReplayVerdict, ViewQuery};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// Longest time that a replay may take.
 const LONGEST: Duration = Duration::from_secs(10);
+/// Maximum number of views that wait for their rows.
+pub(crate) const MAX_VIEWS: usize = 32;
 /// The lowest priority that a thread can have among those that share the processor.
 const LOWEST_PRIORITY: i32 = 19;
+
+/// A question for the rows of a view. The process that embeds the node has the views.
+#[derive(Debug)]
+pub struct PendingView {
+    /// The query.
+    pub query: ViewQuery,
+    /// Takes a [`leno_wire::ViewRows`].
+    pub question: PendingQuestion,
+}
 
 /// The parts of the node from which it makes answers.
 pub(crate) struct Answerer {
     pub engines: Arc<Engines>,
     pub node: Arc<Node>,
     pub supervisor: Supervisor,
+    pub views: mpsc::Sender<PendingView>,
 }
 
 impl Answerer {
@@ -39,6 +51,16 @@ impl Answerer {
                     Ok(permit) => self.replay(asked, candidates, limit.min(LONGEST), permit),
                     Err(_) => asked.decline("another replay is under way".to_owned()),
                 },
+                Some(Question::View(query)) => {
+                    let pending = PendingView { query, question: asked };
+                    if let Err(error) = self.views.try_send(pending) {
+                        let (pending, reason) = match error {
+                            mpsc::error::TrySendError::Full(pending) => (pending, "too many listings are under way"),
+                            mpsc::error::TrySendError::Closed(pending) => (pending, "it is ending"),
+                        };
+                        pending.question.decline(reason.to_owned());
+                    }
+                }
                 None => {}
             }
         }

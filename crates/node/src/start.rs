@@ -11,7 +11,7 @@ use crate::kernel::KernelPolicy;
 use crate::listeners::Listeners;
 use crate::loader::Loader;
 use crate::omissions;
-use crate::questions::Answerer;
+use crate::questions::{Answerer, MAX_VIEWS, PendingView};
 use crate::quotas;
 use crate::reconciler::Reconciler;
 use crate::warm::Warm;
@@ -34,7 +34,7 @@ use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 /// The numbers of a process's instances begin with a multiple of this, so that they differ from
@@ -57,6 +57,7 @@ pub struct Running {
     pub node: Arc<Node>,
     /// The supervisor of its instances.
     pub supervisor: Supervisor,
+    views: Option<mpsc::Receiver<PendingView>>,
     proxy: Handle,
     as_parent: ParentNode,
     images: Arc<Images>,
@@ -201,7 +202,8 @@ pub async fn start(
         jobs: jobs_may_start,
         warm,
     };
-    let answerer = Answerer { engines, node: node.clone(), supervisor: supervisor.clone() };
+    let (views_asked, views) = mpsc::channel(MAX_VIEWS);
+    let answerer = Answerer { engines, node: node.clone(), supervisor: supervisor.clone(), views: views_asked };
     questions.map(|questions| tokio::spawn(answerer.run(questions)));
     tokio::spawn(reconciler.run(updates));
 
@@ -216,6 +218,7 @@ pub async fn start(
         ready: is_ready,
         node,
         supervisor,
+        views: Some(views),
         proxy,
         as_parent,
         images,
@@ -281,6 +284,12 @@ async fn can_answer(mut configured: watch::Receiver<bool>, mut ready: watch::Rec
 }
 
 impl Running {
+    /// Questions of the control plane about views, for the process that has them. `None`: they were
+    /// taken.
+    pub fn take_views(&mut self) -> Option<mpsc::Receiver<PendingView>> {
+        self.views.take()
+    }
+
     /// Takes over from the parent: waits until this process is ready and owns the node, and accepts
     /// connections from then on. The error gives the reason; then the parent continues, and this
     /// process has to end. Returns a future that resolves when the parent has ended. Without a

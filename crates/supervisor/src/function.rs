@@ -90,6 +90,7 @@ impl Function {
             restarts: record.restarts,
             lost: record.lost,
             last_failure: record.last_failure.clone(),
+            failing: record.failing,
             pause: record
                 .resume_at
                 .map(|at| at.saturating_duration_since(Instant::now()))
@@ -124,7 +125,7 @@ impl Function {
         self.status_store.lock().events.iter().cloned().collect()
     }
 
-    /// The last instances that were ready and did not serve any more, oldest first.
+    /// The last instances that failed or did not serve any more, oldest first.
     pub fn losses(&self) -> Vec<LossEvent> {
         self.status_store.lock().losses.iter().cloned().collect()
     }

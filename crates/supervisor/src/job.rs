@@ -14,12 +14,17 @@ use leno_model::Job;
 use leno_model::{FunctionId, OutputLine};
 use leno_namespaces::Turns;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+
+/// How long the output of a removed job stays, and of how many jobs: of a namespace, and of all.
+const ENDED_FOR: Duration = Duration::from_secs(24 * 3600);
+const MAX_ENDED_OF_NAMESPACE: usize = 32;
+const MAX_ENDED: usize = 256;
 
 /// A job to run.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,7 +105,15 @@ struct Entries {
     jobs: BTreeMap<FunctionId, Entry>,
     /// Stopping runs, which may not have ended yet.
     ending: Vec<(FunctionId, Task)>,
+    /// Removed jobs whose runs had ended, for their output; the last one at the end.
+    ended: VecDeque<EndedRun>,
     closed: bool,
+}
+
+struct EndedRun {
+    id: FunctionId,
+    status_store: Arc<StatusStore>,
+    removed: Instant,
 }
 
 struct Entry {
@@ -134,6 +147,7 @@ impl Jobs {
             return;
         }
         entries.cancel(&spec.id);
+        entries.ended.retain(|ended| ended.id != spec.id);
         // Two runs of a job never overlap.
         let predecessors = entries.ending.iter().filter(|(id, _)| *id == spec.id).map(|(_, task)| task.clone());
         let predecessors: Vec<_> = predecessors.collect();
@@ -176,14 +190,19 @@ impl Jobs {
     }
 
     pub(crate) fn output(&self, id: &FunctionId) -> Vec<OutputLine> {
-        let entries = self.entries();
-        let Some(entry) = entries.jobs.get(id) else { return Vec::new() };
-        entry.run_status.status_store.lock().output.values().flat_map(OutputBuffer::lines).cloned().collect()
+        let Some(status_store) = self.status_store(id) else { return Vec::new() };
+        let record = status_store.lock();
+        record.output.values().flat_map(OutputBuffer::lines).cloned().collect()
     }
 
-    /// The status store with the output of a job's processes.
+    /// The status store with the output of a job's processes. That of a removed job whose run had
+    /// ended stays for a day.
     pub(crate) fn status_store(&self, id: &FunctionId) -> Option<Arc<StatusStore>> {
-        self.entries().jobs.get(id).map(|entry| Arc::clone(&entry.run_status.status_store))
+        let mut entries = self.entries();
+        entries.expire();
+        let present = entries.jobs.get(id).map(|entry| &entry.run_status.status_store);
+        let ended = || entries.ended.iter().find(|ended| ended.id == *id).map(|ended| &ended.status_store);
+        present.or_else(ended).cloned()
     }
 
     /// Stops all runs, and accepts no more.
@@ -220,7 +239,29 @@ impl Entries {
         if let Some(entry) = self.jobs.remove(id) {
             entry.task.set_target(TargetState::Stop);
             self.ending.push((id.clone(), entry.task));
+            if entry.run_status.lock().state != JobState::Running {
+                let status_store = Arc::clone(&entry.run_status.status_store);
+                self.keep_ended(EndedRun { id: id.clone(), status_store, removed: Instant::now() });
+            }
         }
+    }
+
+    fn keep_ended(&mut self, run: EndedRun) {
+        self.expire();
+        let of_namespace = |ended: &EndedRun| ended.id.namespace == run.id.namespace;
+        let oldest = self.ended.iter().position(of_namespace);
+        if let Some(oldest) = oldest
+            && self.ended.iter().filter(|ended| of_namespace(ended)).count() >= MAX_ENDED_OF_NAMESPACE
+        {
+            self.ended.remove(oldest);
+        } else if self.ended.len() >= MAX_ENDED {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(run);
+    }
+
+    fn expire(&mut self) {
+        self.ended.retain(|ended| ended.removed.elapsed() < ENDED_FOR);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::instance::{Failure, Instance, Report, TargetState, sleep_until};
 use crate::instance_id::InstanceId;
 use crate::scaling::Scaler;
 use crate::spec::{FunctionSpec, LONGEST_PAUSE, Settings};
-use crate::status::{InstanceStatus, StatusStore};
+use crate::status::{InstanceStatus, LossEvent, StatusStore};
 use backon::{BackoffBuilder, ExponentialBackoff};
 use leno_model::{IN_NODE, InstanceState, Run};
 use leno_namespaces::{Namespace, Permit, Resource, Turns};
@@ -348,6 +348,7 @@ impl Lifecycle {
 
     fn forget_failures(&mut self) {
         (self.failures, self.pauses) = (0, self.shared.settings.backoff.build());
+        self.shared.status_store.lock().failing = 0;
     }
 
     /// An instance that was ready for long has recovered from earlier failures.
@@ -384,6 +385,12 @@ impl Lifecycle {
         let mut record = self.shared.status_store.lock();
         record.restarts = record.restarts.saturating_add(1);
         record.last_failure = Some(reason.clone());
+        record.failing = record.failing.saturating_add(1);
+        // The loss of an instance that was ready is known already.
+        if !matches!(failure, Failure::Lost { .. }) {
+            let (at, function, reason) = (SystemTime::now(), self.spec.id.clone(), reason.clone());
+            record.record_loss(LossEvent { at, function, instance: id, unhealthy: false, reason });
+        }
         drop(record);
         self.set_pause(Some((until, reason)));
         if let Failure::NeverReady(error) = failure

@@ -61,6 +61,8 @@ pub struct FunctionStatus {
     pub lost: u64,
     /// Why the last instance failed.
     pub last_failure: Option<String>,
+    /// Number of instances that have failed since one was ready.
+    pub failing: u32,
     /// Time until the next start, after consecutive failures; `None`: there is no pause.
     pub pause: Option<Duration>,
     /// Number of requests that wait for an instance.
@@ -137,7 +139,7 @@ pub struct ScaleEvent {
     pub reason: Reason,
 }
 
-/// An instance that was ready did not serve any more.
+/// An instance failed, or did not serve any more.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossEvent {
     /// When that was found.
@@ -146,7 +148,10 @@ pub struct LossEvent {
     pub function: FunctionId,
     /// ID of the instance.
     pub instance: InstanceId,
-    /// The reason why the instance does not serve any more.
+    /// The instance runs, was ready and does not serve any more. Otherwise it has ended, or could
+    /// not be started.
+    pub unhealthy: bool,
+    /// The reason why the instance does not serve.
     pub reason: String,
 }
 
@@ -163,6 +168,7 @@ pub(crate) struct StatusRecord {
     pub restarts: u32,
     pub lost: u64,
     pub last_failure: Option<String>,
+    pub failing: u32,
     pub resume_at: Option<tokio::time::Instant>,
     pub unenforced: Option<String>,
     pub scaling: Scaling,
@@ -170,7 +176,7 @@ pub(crate) struct StatusRecord {
     pub container: Weak<ContainerSpec>,
     /// The last scale decisions, oldest first.
     pub events: VecDeque<ScaleEvent>,
-    /// The last instances that did not serve any more, oldest first.
+    /// The last instances that failed or did not serve any more, oldest first.
     pub losses: VecDeque<LossEvent>,
 }
 
@@ -184,6 +190,13 @@ const EVENTS: usize = 20;
 const BURST: Duration = Duration::from_secs(1);
 
 impl StatusRecord {
+    pub(crate) fn record_loss(&mut self, event: LossEvent) {
+        if self.losses.len() >= LOSSES {
+            self.losses.pop_front();
+        }
+        self.losses.push_back(event);
+    }
+
     /// Records an event. Returns false if it was merged into the last one: the decisions of one burst, request by request, are one event.
     pub(crate) fn scaled(&mut self, event: ScaleEvent) -> bool {
         let more = |reason| matches!(reason, Reason::Waiting(_) | Reason::UpRate);
@@ -224,9 +237,13 @@ impl StatusStore {
     }
 
     pub(crate) fn set_state(&self, id: InstanceId, state: InstanceState) {
-        if let Some(status) = self.lock().instances.get_mut(&id) {
+        let mut record = self.lock();
+        if let Some(status) = record.instances.get_mut(&id) {
             status.state = state;
             status.since = SystemTime::now();
+        }
+        if state == InstanceState::Ready {
+            record.failing = 0;
         }
     }
 
@@ -238,12 +255,8 @@ impl StatusStore {
             status.lost = Some(reason.to_owned());
         }
         record.lost += 1;
-        if record.losses.len() >= LOSSES {
-            record.losses.pop_front();
-        }
-        let event =
-            LossEvent { at: SystemTime::now(), function: function.clone(), instance: id, reason: reason.to_owned() };
-        record.losses.push_back(event);
+        let (function, reason) = (function.clone(), reason.to_owned());
+        record.record_loss(LossEvent { at: SystemTime::now(), function, instance: id, unhealthy: true, reason });
     }
 
     /// Removes an instance. Its output is kept until another one ends.

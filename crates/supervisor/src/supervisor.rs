@@ -281,7 +281,8 @@ impl Supervisor {
         self.inner.jobs.status()
     }
 
-    /// The last lines of a job's output, oldest first: those of its running processes and of the one that ended last.
+    /// The last lines of a job's output, oldest first: those of its running processes and of the one
+    /// that ended last. Those of a removed job whose run had ended stay for a day.
     pub fn job_output(&self, id: &FunctionId) -> Vec<OutputLine> {
         self.inner.jobs.output(id)
     }

@@ -21,6 +21,9 @@ const SHARES: usize = 8;
 /// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
+    /// The node that has recorded it; empty: the node that answers.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node: String,
     /// When it began (RFC 3339, UTC).
     pub time: String,
     /// The kind: `gateway`, `outbound` or `inbound` for an exchange, by its direction; `connection`
@@ -80,6 +83,12 @@ fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl Flow {
+    /// The namespace of the function whose sidecar or jail has recorded it; `None`: a gateway did,
+    /// and it led to no function.
+    pub fn namespace(&self) -> Option<&str> {
+        recorded_for(&self.kind, self.target.as_deref(), &self.source)
+    }
+
     /// Something that happens now, about which nothing else is known.
     fn now() -> Self {
         Self { time: rfc3339(SystemTime::now()).to_string(), ..Self::default() }
@@ -104,6 +113,7 @@ impl Flow {
         let peer = &observed.peer;
         let port = line.authority().rsplit_once(':').and_then(|(_, port)| port.parse().ok());
         Self {
+            node: String::new(),
             time: rfc3339(observed.started_at).to_string(),
             kind: direction_name(observed.direction).to_owned(),
             source: peer.identity.as_deref().map_or_else(|| peer.address.ip().to_string(), str::to_owned),
@@ -242,6 +252,15 @@ struct Latest {
     /// The numbers of each instance's, oldest first.
     by_instance: HashMap<String, VecDeque<u64>>,
     pushed: u64,
+}
+
+/// The namespace of the function for which a node has recorded an event of this kind, with this
+/// target and source.
+pub(crate) fn recorded_for<'a>(kind: &str, target: Option<&'a str>, source: &'a str) -> Option<&'a str> {
+    match kind {
+        "gateway" | "inbound" => target?.split_once('/').map(|(namespace, _)| namespace),
+        _ => Some(namespace(source)),
+    }
 }
 
 /// The namespace of a source: `namespace/name/number` is an instance.

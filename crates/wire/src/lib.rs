@@ -14,6 +14,7 @@ mod placement;
 mod protocol;
 mod question;
 mod resource;
+mod view;
 
 /// The protocol, generated from `proto/leno/v1/discovery.proto`.
 #[allow(missing_docs, clippy::all)]
@@ -31,3 +32,4 @@ pub use protocol::{
 };
 pub use question::{Answer, BadAnswer, BadQuestion, Question, ReplayExample, ReplaySummary, ReplayVerdict};
 pub use resource::{BadPayload, Content, Endpoint, Instance, Resource, Subject, Version, module_hash};
+pub use view::{View, ViewQuery, ViewRows};

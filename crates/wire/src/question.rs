@@ -4,6 +4,7 @@
 use crate::encoding::{self, EncodingError};
 use crate::messages::{self, MAX_REASON};
 use crate::v1::{self, answer, question};
+use crate::view::{ViewQuery, ViewRows};
 use leno_model::BadFunctionId;
 use leno_model::{CandidatePrograms, FunctionId, Output, OutputLine, OutputMark, OutputQuery, OutputStream};
 use std::collections::BTreeMap;
@@ -47,6 +48,9 @@ pub enum BadQuestion {
     /// The question has an invalid function name.
     #[error(transparent)]
     Function(#[from] BadFunctionId),
+    /// The question has too many namespaces, or a position that no node answered.
+    #[error("the question has too many namespaces, or too long a position")]
+    ViewTooLarge,
     /// A later release has this kind of question.
     #[error("this release does not know the question")]
     Unknown,
@@ -87,6 +91,8 @@ pub enum Question {
     },
     /// Which lines did instances write?
     Output(OutputQuery),
+    /// Which rows does a view have?
+    View(ViewQuery),
 }
 
 /// A node's answer.
@@ -98,6 +104,8 @@ pub enum Answer {
     Replays(BTreeMap<FunctionId, Result<ReplaySummary, String>>),
     /// Output of instances.
     Output(Output),
+    /// The rows of a view.
+    View(ViewRows),
 }
 
 /// The result of replaying the recorded requests of one function.
@@ -151,6 +159,7 @@ impl Question {
         let question = match self {
             Self::Replay { candidates, limit } => question::Question::Replay(replay(candidates, *limit)?),
             Self::Output(read) => question::Question::Output(read_output(read)),
+            Self::View(query) => question::Question::View(query.to_wire()?),
         };
         Ok(v1::Question { id, question: Some(question) })
     }
@@ -175,6 +184,7 @@ impl Question {
                 after: sent.after.iter().take(MAX_MARKS).map(mark).collect(),
                 limit: sent.limit.min(MAX_OUTPUT),
             })),
+            Some(question::Question::View(sent)) => ViewQuery::from_wire(sent).map(Self::View),
             None => Err(BadQuestion::Unknown),
         }
     }
@@ -197,6 +207,7 @@ impl Question {
                     return Err(BadAnswer::TooLong);
                 }
             }
+            (Self::View(query), Answer::View(rows)) => query.check(rows)?,
             _ => return Err(BadAnswer::OtherKind),
         }
         Ok(answer)
@@ -244,6 +255,7 @@ impl Answer {
                 Self::Replays(functions.collect::<Result<_, BadAnswer>>()?)
             }
             answer::Answer::Output(sent) => Self::Output(output(sent)?),
+            answer::Answer::View(sent) => Self::View(sent.into()),
         })
     }
 
@@ -260,6 +272,7 @@ impl Answer {
                 dropped: output.dropped,
                 more: output.more,
             }),
+            Self::View(rows) => answer::Answer::View(rows.into()),
         };
         v1::Answer { id, answer: Some(answer) }
     }

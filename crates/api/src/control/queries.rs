@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 /// Bytes of lines in one page, from all nodes.
 const PAGE: u32 = 1 << 20;
 /// Nodes that one request queries for output.
-const MAX_NODES: usize = 100;
+pub(super) const MAX_NODES: usize = 100;
 /// Timeout of a query for output.
 const LOOK_UP: Duration = Duration::from_secs(5);
 /// How long a node can replay for one query, and the query's timeout.
@@ -149,7 +149,7 @@ async fn replay_on(
 }
 
 /// The reason for a missing answer.
-fn why_not(answer: Result<Answer, AskError>) -> String {
+pub(super) fn why_not(answer: Result<Answer, AskError>) -> String {
     match answer {
         Err(error) => error.to_string(),
         Ok(Answer::Declined(reason)) => reason,

@@ -10,6 +10,8 @@ use super::types::{
     AuditEntry, AuthorityAnswer, ChangeAnswer, ChangeRequest, CordonRequest, Documents, JoinTokenRequest,
     NamespaceStatus, NewJoinToken, NewToken, Refusal, Role, RotationRequest, StoredDocument, TokenInfo, TokenRequest,
 };
+use super::views;
+use crate::jobs;
 use crate::log_page::{LogPage, LogQuery};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
@@ -41,6 +43,11 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         .route("/v1/documents/{kind}/{namespace}/{name}", get(document))
         .route("/v1/status", get(status))
         .route("/v1/namespaces", get(namespaces))
+        .route("/v1/functions", get(views::functions))
+        .route("/v1/instances", get(views::instances))
+        .route("/v1/events", get(views::events))
+        .route("/v1/flows", get(views::flows))
+        .route("/v1/requests/{id}", get(views::explain))
         .route("/v1/logs/{namespace}/{name}", get(logs))
         .route("/v1/audit", get(audit_log))
         .route("/v1/tokens", get(tokens).post(create_token))
@@ -73,6 +80,11 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         document,
         status,
         namespaces,
+        views::functions,
+        views::instances,
+        views::events,
+        views::flows,
+        views::explain,
         logs,
         audit_log,
         tokens,
@@ -208,7 +220,10 @@ async fn status(caller: Caller, State(service): State<Arc<Service>>) -> Result<J
         status.nodes.clear();
         status.identities.clear();
     }
-    Ok(Json(json!(status)))
+    let jobs: Value = status.jobs.iter().map(jobs::status).collect();
+    let mut status = json!(status);
+    status["jobs"] = jobs;
+    Ok(Json(status))
 }
 
 /// Namespaces with documents or a quota, and the use that each makes of its quota.

@@ -92,6 +92,11 @@ impl Jobs {
         self.defined.get(id).filter(|job| !job.has_ended())?.node.clone()
     }
 
+    /// The node of the job's current or last run.
+    pub(super) fn last_node_of(&self, id: &FunctionId) -> Option<&Arc<str>> {
+        self.defined.get(id)?.node.as_ref()
+    }
+
     /// Stores the job outcomes of an earlier process, until its jobs are defined. Its other jobs
     /// may still be running on a node.
     pub(super) fn restore(

@@ -10,7 +10,7 @@ use crate::status::{
 use leno_identity::SpiffeId;
 use leno_model::FunctionId;
 use leno_wire::{Instance, NodeCertificates, Subject};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 impl State {
@@ -46,10 +46,20 @@ impl State {
         all
     }
 
-    /// The nodes that have applied a function's configuration.
+    /// The nodes that have applied a function's configuration, and the node that runs or ran the
+    /// job.
     pub(crate) fn nodes_of(&self, id: &FunctionId) -> Vec<Arc<str>> {
-        let has_it = |(_, node): &(&Arc<str>, &Node)| node.has_in_force(id);
+        let last = self.hosting.jobs.last_node_of(id);
+        let has_it =
+            |(name, node): &(&Arc<str>, &Node)| node.has_in_force(id) || last.is_some_and(|last| *last == **name);
         self.nodes.all.iter().filter(has_it).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// All nodes; with namespaces, the gateways and the nodes that host functions or jobs of these.
+    pub(crate) fn nodes_with(&self, namespaces: &BTreeSet<String>) -> Vec<Arc<str>> {
+        let hosts = |node: &Node| node.hosted.iter().any(|id| namespaces.contains(&id.namespace));
+        let is_asked = |node: &Node| namespaces.is_empty() || node.admission.gateway || hosts(node);
+        self.nodes.all.iter().filter(|(_, node)| is_asked(node)).map(|(name, _)| name.clone()).collect()
     }
 
     /// The status of one node: itself, and the functions that it hosts.
@@ -122,7 +132,10 @@ impl State {
             egress: node.admission.egress,
             capacity: node.capacity,
             claimed: node.claimed.filter(|claimed| Some(*claimed) != node.capacity),
-            reserved: self.hosting.scheduler.reserved_on(name),
+            reserved: match node.is_scheduled() {
+                true => self.hosting.scheduler.reserved_on(name),
+                false => node.instances.values().map(|instances| instances.len() as u32).sum(),
+            },
             certificates: node.certificates.as_ref().map(|NodeCertificates { issuers, not_after, overdue }| {
                 Certificates {
                     issuers: issuers.iter().map(ToString::to_string).collect(),

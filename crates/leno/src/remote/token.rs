@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use leno_api::control::types::{JoinTokenRequest, NewJoinToken, NewToken, Role, TokenRequest};
 use std::collections::BTreeSet;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// The permissions of a token's bearer.
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -97,6 +98,11 @@ pub(crate) enum Token {
         /// Its public part, as `leno token list` shows it.
         id: String,
     },
+}
+
+/// A duration, such as `90d`.
+pub(super) fn duration(text: &str) -> Result<Duration> {
+    lifetime(text).map(Duration::from_secs)
 }
 
 /// A duration, in seconds.

@@ -38,4 +38,5 @@ mod shares;
 mod tenants;
 mod up;
 mod upgrade;
+mod views;
 mod withdrawal;

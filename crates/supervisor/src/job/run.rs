@@ -97,7 +97,8 @@ impl Run {
             status.state = state;
             status.active = 0;
             status.ended = Some(SystemTime::now());
-            status.reason = reason.or(status.reason.take());
+            // The reason of an earlier failure is none of a success.
+            status.reason = reason;
         });
     }
 

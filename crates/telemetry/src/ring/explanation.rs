@@ -17,6 +17,9 @@ type StoredRecord = ExchangeRecord<Box<str>>;
 /// query and no header value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
+    /// The node that has recorded it; empty: the node that answers.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub recorded_by: String,
     /// Shared by all hops of the request.
     pub request_id: String,
     /// Direction of the request on this hop: `gateway`, `outbound` or `inbound`.
@@ -259,10 +262,18 @@ pub struct Stages {
 }
 
 impl Explanation {
+    /// The namespace of the function whose sidecar has recorded it; `None`: a gateway did, and it led
+    /// to no function.
+    pub fn namespace(&self) -> Option<&str> {
+        let source = self.peer.identity.as_deref().unwrap_or_default();
+        crate::flows::recorded_for(&self.hop, self.target.as_deref(), source)
+    }
+
     /// Makes an explanation of a record.
     pub fn new(observed: &StoredRecord) -> Self {
         let stage = |stage| observed.until(stage).map(micros);
         Self {
+            recorded_by: String::new(),
             request_id: observed.request_id.to_string(),
             hop: direction_name(observed.direction).to_owned(),
             time: rfc3339(observed.started_at).to_string(),

@@ -1,0 +1,97 @@
+//! Rows of nodes, through the control plane; and the wait for changed functions.
+
+use super::Connection;
+use crate::screen::{shown, shown_all, shown_json};
+use anyhow::{Context, Result, bail, ensure};
+use leno_api::control::ViewPage;
+use leno_telemetry::flows::{Flow, Flows};
+use leno_telemetry::ring::Explanation;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Pause between two looks at the state of functions.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The rows of a view. Nodes that did not answer are named on standard error.
+pub(super) fn rows(connection: &Connection, path: &str) -> Result<Vec<Value>> {
+    let page: ViewPage = connection.get(path)?;
+    tell_missing(&page.missing);
+    if page.missed > 0 {
+        eprintln!("leno: {} rows are left out", page.missed);
+    }
+    Ok(page.rows)
+}
+
+fn tell_missing(missing: &[String]) {
+    missing.iter().for_each(|missing| eprintln!("leno: {}", shown(missing)));
+}
+
+/// Flows of all nodes since an earlier answer.
+pub(crate) fn flows(connection: &Connection, seen: Option<&str>, told: &mut Vec<String>) -> Result<Flows> {
+    let page: ViewPage = connection.get(&format!("/v1/flows?after={}", seen.unwrap_or_default()))?;
+    page.missing
+        .iter()
+        .filter(|missing| !told.contains(missing))
+        .for_each(|missing| eprintln!("leno: {}", shown(missing)));
+    *told = page.missing;
+    let flows: Vec<Flow> = serde_json::from_value(Value::Array(page.rows)).context("the answer has no flows")?;
+    Ok(Flows { flows, missed: page.missed, next: page.after })
+}
+
+/// Prints the records of all nodes of one request.
+pub(crate) fn explain(connection: &Connection, request_id: &str, json: bool) -> Result<ExitCode> {
+    let page: ViewPage = connection.get(&format!("/v1/requests/{request_id}"))?;
+    tell_missing(&page.missing);
+    ensure!(
+        !page.rows.is_empty(),
+        "no node that answered remembers request {request_id}: each keeps the most recent ones only"
+    );
+    if json {
+        println!("{}", shown_json(&Value::Array(page.rows).to_string()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let hops: Vec<Explanation> =
+        serde_json::from_value(shown_all(Value::Array(page.rows))).context("the answer is not an explanation")?;
+    print!("{}", crate::telemetry::tell(&hops));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until functions and jobs are ready, or one has failed.
+pub(super) fn wait(connection: &Connection, names: &[String], timeout: Duration) -> Result<ExitCode> {
+    let until = Instant::now() + timeout;
+    let mut told = BTreeSet::new();
+    loop {
+        let page: ViewPage = connection.get("/v1/functions")?;
+        let status: Value = connection.get("/v1/status")?;
+        let jobs = status["jobs"].as_array().cloned().unwrap_or_default();
+        let mut waiting = Vec::new();
+        for name in names {
+            let function = page.rows.iter().find(|row| row["function"] == **name);
+            // A removed function has no row.
+            let Some(row) = function.or_else(|| jobs.iter().find(|row| row["job"] == **name)) else { continue };
+            let (state, reason) = (row["state"].as_str().unwrap_or_default(), row["reason"].as_str());
+            let line = reason.map_or_else(|| format!("{name} {state}"), |reason| format!("{name} {state}: {reason}"));
+            match state {
+                "ready" | "idle" | "succeeded" | "running" => {
+                    if told.insert(name) {
+                        println!("{}", shown(&line));
+                    }
+                }
+                "failed" => bail!("{}", shown(&line)),
+                _ => waiting.push(line),
+            }
+        }
+        if waiting.is_empty() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        if Instant::now() >= until {
+            tell_missing(&page.missing);
+            let lines: Vec<_> = waiting.iter().map(|line| shown(line).into_owned()).collect();
+            bail!("not ready within {timeout:?}: {}", lines.join("; "));
+        }
+        thread::sleep(LOOK);
+    }
+}

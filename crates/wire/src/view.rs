@@ -1,0 +1,106 @@
+//! Views: rows of what a node knows, in JSON.
+
+use crate::question::{BadAnswer, BadQuestion};
+use crate::v1;
+use std::collections::BTreeSet;
+
+/// Maximum size of the rows in one answer, in bytes.
+const MAX_ROWS: u32 = 1 << 20;
+/// Maximum length of an argument, in bytes: positions in the records of some hundred workers.
+const MAX_ARGUMENT: usize = 4 << 10;
+/// Maximum number of namespaces in one question.
+const MAX_NAMESPACES: usize = 1000;
+
+/// A view of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// Instances of functions.
+    Instances,
+    /// The progress of each revision of each function.
+    Functions,
+    /// Decisions of the autoscaler, and failures of instances.
+    Events,
+    /// Recent requests and connections.
+    Flows,
+    /// The stages of one recent request.
+    Explanation,
+}
+
+impl View {
+    const ALL: [(Self, &str); 5] = [
+        (Self::Instances, "instances"),
+        (Self::Functions, "functions"),
+        (Self::Events, "events"),
+        (Self::Flows, "flows"),
+        (Self::Explanation, "explanation"),
+    ];
+
+    fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(view, _)| *view == self).map_or("", |(_, name)| name)
+    }
+}
+
+/// A query for the rows of a view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ViewQuery {
+    /// The view.
+    pub view: View,
+    /// Of flows: [`ViewRows::next`] of the answer before. Of an explanation: the ID of the request.
+    pub argument: String,
+    /// Only rows of these namespaces; empty: of all.
+    pub namespaces: BTreeSet<String>,
+    /// Bytes of rows that the answer may have.
+    pub limit: u32,
+}
+
+/// The rows of a view.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ViewRows {
+    /// A JSON object for each row. Rows with a time are in the order of their times.
+    pub rows: Vec<String>,
+    /// Rows that the node has forgotten, or that the answer could not have.
+    pub missed: u64,
+    /// Of flows: where the next answer begins.
+    pub next: String,
+}
+
+impl ViewQuery {
+    pub(crate) fn from_wire(sent: v1::ReadView) -> Result<Self, BadQuestion> {
+        let v1::ReadView { view, argument, namespaces, limit } = sent;
+        let (view, _) = *View::ALL.iter().find(|(_, name)| *name == view).ok_or(BadQuestion::Unknown)?;
+        if argument.len() > MAX_ARGUMENT || namespaces.len() > MAX_NAMESPACES {
+            return Err(BadQuestion::ViewTooLarge);
+        }
+        Ok(Self { view, argument, namespaces: namespaces.into_iter().collect(), limit: limit.min(MAX_ROWS) })
+    }
+
+    pub(crate) fn to_wire(&self) -> Result<v1::ReadView, BadQuestion> {
+        if self.argument.len() > MAX_ARGUMENT || self.namespaces.len() > MAX_NAMESPACES {
+            return Err(BadQuestion::ViewTooLarge);
+        }
+        Ok(v1::ReadView {
+            view: self.view.name().to_owned(),
+            argument: self.argument.clone(),
+            namespaces: self.namespaces.iter().cloned().collect(),
+            limit: self.limit.min(MAX_ROWS),
+        })
+    }
+
+    pub(crate) fn check(&self, answer: &ViewRows) -> Result<(), BadAnswer> {
+        let bytes: usize = answer.rows.iter().map(String::len).sum();
+        let fits = bytes <= self.limit.min(MAX_ROWS) as usize && answer.next.len() <= MAX_ARGUMENT;
+        if fits { Ok(()) } else { Err(BadAnswer::TooLong) }
+    }
+}
+
+impl From<v1::View> for ViewRows {
+    fn from(v1::View { rows, missed, next }: v1::View) -> Self {
+        Self { rows, missed, next }
+    }
+}
+
+impl From<&ViewRows> for v1::View {
+    fn from(ViewRows { rows, missed, next }: &ViewRows) -> Self {
+        Self { rows: rows.clone(), missed: *missed, next: next.clone() }
+    }
+}
