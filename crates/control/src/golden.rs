@@ -106,6 +106,9 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("slice-bounded-metadata", &Resource::FunctionConfig(Box::new(configs::bounded_metadata())));
     resource("slice-external", &Resource::FunctionConfig(Box::new(configs::external())));
     resource("slice-job", &Resource::FunctionConfig(Box::new(configs::job())));
+    let [function, job] = configs::with_volumes();
+    resource("slice-volumes", &Resource::FunctionConfig(Box::new(function)));
+    resource("slice-job-volumes", &Resource::FunctionConfig(Box::new(job)));
     resource("slice-egress", &Resource::FunctionConfig(Box::new(configs::egress(false))));
     resource("slice-egress-nodes", &Resource::FunctionConfig(Box::new(configs::egress(true))));
     resource("endpoints", &Resource::Endpoints(id("shop/checkout"), endpoints()));

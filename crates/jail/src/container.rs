@@ -147,7 +147,7 @@ impl ContainerPlan {
             environment: environment(&container)?,
             hostname: hostname.clone(),
             visible: container.visible.clone(),
-            volumes: volumes(&container.volumes)?,
+            volumes: with_tmp(&container.volumes)?,
             secrets: secrets.clone(),
             descriptors: *descriptors,
             processes: container.processes,
@@ -208,11 +208,19 @@ fn environment(Container { image, environment: own, .. }: &Container) -> io::Res
     }
 }
 
-fn volumes(wanted: &[Volume]) -> io::Result<Vec<(PathBuf, u64)>> {
-    if wanted.len() > MOST_VOLUMES {
-        return Err(bad(format!("a container has at most {MOST_VOLUMES} volumes, not {}", wanted.len())));
+/// The folders in memory of a container: `/tmp` is always one.
+fn with_tmp(wanted: &[Volume]) -> io::Result<Vec<(PathBuf, u64)>> {
+    let tmp = Volume { path: "/tmp".into(), size: DEFAULT_WRITABLE };
+    let all: Vec<Volume> = std::iter::once(tmp).chain(wanted.iter().cloned()).collect();
+    volumes(&all)
+}
+
+/// Paths and sizes of folders in memory. Of two at one path, the last one counts.
+pub(crate) fn volumes(wanted: &[Volume]) -> io::Result<Vec<(PathBuf, u64)>> {
+    if wanted.len() > MOST_VOLUMES + 1 {
+        return Err(bad(format!("there are at most {MOST_VOLUMES} volumes, not {}", wanted.len())));
     }
-    let mut all = BTreeMap::from([(PathBuf::from("/tmp"), DEFAULT_WRITABLE)]);
+    let mut all = BTreeMap::new();
     for Volume { path, size } in wanted {
         separate(path)?;
         if *size == 0 {
@@ -230,8 +238,8 @@ fn separate(path: &Path) -> io::Result<()> {
     plain(path)?;
     let reserved = OWN.iter().chain([&SECRETS]).find(|reserved| path.starts_with(reserved));
     match reserved {
-        _ if path == Path::new("/") => Err(bad("`/` is the container's root".to_owned())),
-        Some(reserved) => Err(bad(format!("{}: a container has its own {reserved}", path.display()))),
+        _ if path == Path::new("/") => Err(bad("`/` is the jail's root".to_owned())),
+        Some(reserved) => Err(bad(format!("{}: a jail has its own {reserved}", path.display()))),
         None => Ok(()),
     }
 }

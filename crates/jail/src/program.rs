@@ -1,5 +1,6 @@
 //! Programs of the machine: how the node describes one, and the part of it that the jail receives.
 
+use crate::container::{self, Volume};
 use crate::error::bad;
 use crate::shown::{self, resolved};
 use crate::view::{self, real};
@@ -24,6 +25,8 @@ pub struct Program {
     pub hostname: String,
     /// Other files and folders that the jail shows, read-only.
     pub visible: Vec<PathBuf>,
+    /// Folders in memory. `/tmp` may be one, in place of the one that every jail has.
+    pub volumes: Vec<Volume>,
     /// Names and contents of files in [`crate::SECRETS`].
     pub secrets: Vec<(String, Vec<u8>)>,
     /// Soft limit on file descriptors; `None`: the node's.
@@ -46,8 +49,9 @@ pub(crate) fn prepared(program: Program, account: Option<u32>) -> io::Result<(Ta
 
 /// Decides which paths the jail has to show for a program.
 fn task(program: Program) -> io::Result<Task> {
-    let Program { namespace: _, argv, directory, environment, hostname, visible, secrets, descriptors, processes } =
-        program;
+    let Program { argv, directory, environment, hostname, visible, volumes, secrets, .. } = program;
+    let Program { descriptors, processes, .. } = program;
+    let volumes = container::volumes(&volumes)?;
     let name = argv.first().ok_or_else(|| bad("the command is empty".to_owned()))?;
     let directory = without_dots(directory)?;
     let visible = visible.into_iter().map(without_dots).collect::<io::Result<Vec<_>>>()?;
@@ -66,7 +70,16 @@ fn task(program: Program) -> io::Result<Task> {
         }
         shown.push((resolved(path)?, path.clone()));
     }
-    Ok(Task { argv, executable, directory, environment, hostname, visible: shown, secrets, descriptors, processes })
+    for (volume, _) in &volumes {
+        if view::shows(volume) || view::is_setting(volume) {
+            return Err(bad(format!("the volume {} is in a folder of the machine's programs", volume.display())));
+        }
+        if let Some((_, hidden)) = shown.iter().find(|(_, shown)| shown.starts_with(volume)) {
+            return Err(bad(format!("the volume {} would hide {}", volume.display(), hidden.display())));
+        }
+    }
+    let visible = shown;
+    Ok(Task { argv, executable, directory, environment, hostname, visible, volumes, secrets, descriptors, processes })
 }
 
 /// The mounts of a task's visible paths. Only root can make them. Without root, the jails open the

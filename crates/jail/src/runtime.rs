@@ -203,13 +203,8 @@ fn mounts(task: &ContainerTask) -> Vec<Value> {
         bind(Path::new("/sys"), Path::new("/sys"), if task.own_group { "rbind" } else { "bind" }),
     ];
     for (path, size) in &task.volumes {
-        let options = [
-            "nosuid".to_owned(),
-            "nodev".to_owned(),
-            "mode=1777".to_owned(),
-            format!("size={size}"),
-            format!("nr_inodes={}", (size / 4096).max(1024)),
-        ];
+        let options: Vec<String> =
+            ["nosuid", "nodev"].map(str::to_owned).into_iter().chain(view::volume_options(*size)).collect();
         mounts.push(json!({"destination": path, "source": "tmpfs", "type": "tmpfs", "options": options}));
     }
     for (index, path) in task.visible.iter().enumerate() {

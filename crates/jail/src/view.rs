@@ -145,6 +145,7 @@ fn let_go() -> io::Result<()> {
 pub(crate) fn complete(
     visible: &[(PathBuf, PathBuf)],
     mounts: &[OwnedFd],
+    volumes: &[(PathBuf, u64)],
     keeps_host: bool,
     secrets: &[(String, Vec<u8>)],
 ) -> io::Result<()> {
@@ -153,6 +154,11 @@ pub(crate) fn complete(
     }
     for ((_, in_jail), mount) in visible.iter().zip(mounts) {
         attach(mount, in_jail).at(in_jail.display())?;
+    }
+    for (path, size) in volumes {
+        make_folder(path)?;
+        let options = CString::new(volume_options(*size).join(","))?;
+        temporary(path, &options).at(path.display())?;
     }
     if !secrets.is_empty() {
         DirBuilder::new().mode(0o700).create(crate::SECRETS).at(crate::SECRETS)?;
@@ -258,8 +264,26 @@ fn parent(of: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).create(of.parent().unwrap_or(of))
 }
 
-fn temporary(place: &str, options: &CStr) -> io::Result<()> {
-    mount("tmpfs", place, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(options)).at(place)
+fn temporary(place: impl AsRef<Path>, options: &CStr) -> io::Result<()> {
+    let place = place.as_ref();
+    mount("tmpfs", place, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(options)).at(place.display())
+}
+
+/// Makes a folder for a volume.
+fn make_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).create(path).map_err(|error| match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+            let text =
+                format!("the volume {}: make an empty folder there, which the jail shows read-only", path.display());
+            io::Error::new(error.kind(), text)
+        }
+        kind => io::Error::new(kind, format!("the volume {}: {error}", path.display())),
+    })
+}
+
+/// Mount options of a folder in memory that every user of the jail may write to.
+pub(crate) fn volume_options(size: u64) -> [String; 3] {
+    ["mode=1777".to_owned(), format!("size={size}"), format!("nr_inodes={}", (size / 4096).max(1024))]
 }
 
 /// The location of a path of the machine while the jail is created.

@@ -108,6 +108,8 @@ pub(crate) struct Task {
     /// Files and folders that the jail shows: their real paths on the machine, and their paths in
     /// the jail.
     pub visible: Vec<(PathBuf, PathBuf)>,
+    /// Folders in memory: their paths and how many bytes they hold.
+    pub volumes: Vec<(PathBuf, u64)>,
     /// Names and contents of files in [`crate::SECRETS`].
     pub secrets: Vec<(String, Vec<u8>)>,
     /// Soft limit on file descriptors.

@@ -32,7 +32,7 @@ pub struct Container {
 /// A folder in memory, empty at first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Volume {
-    /// Absolute path in the container.
+    /// Absolute path in the container or the jail.
     pub path: PathBuf,
     /// Capacity in bytes; `None`: the node's default.
     pub size: Option<u64>,

@@ -1,6 +1,6 @@
 //! How a function or job runs: processes, components, external addresses.
 
-use crate::container::Container;
+use crate::container::{Container, Volume};
 use crate::egress::{Egress, EgressPort, EgressProtocol};
 use crate::secret::Secret;
 use serde::{Deserialize, Serialize};
@@ -104,6 +104,8 @@ pub struct Process {
     pub isolation: Isolation,
     /// Additional files and folders in the jail.
     pub read_only_paths: Vec<PathBuf>,
+    /// Folders in memory. A container has its own list.
+    pub volumes: Vec<Volume>,
     /// The container that runs in place of the program; `None`: the program runs.
     pub container: Option<Container>,
     /// Time between SIGTERM and SIGKILL.
@@ -127,6 +129,8 @@ pub struct Command {
     pub isolation: Isolation,
     /// Additional files and folders in the jail.
     pub read_only_paths: Vec<PathBuf>,
+    /// Folders in memory. A container has its own list.
+    pub volumes: Vec<Volume>,
     /// Fixed port; `None`: a free port for each instance.
     pub port: Option<u16>,
     /// Ports with protocols other than HTTP.

@@ -8,7 +8,7 @@ pub(crate) use registries::secret;
 pub use registries::{SecretError, registries};
 
 use leno_files::FileAccess;
-use leno_jail::{DEFAULT_WRITABLE, Volume};
+use leno_jail::DEFAULT_WRITABLE;
 use leno_namespaces::{Namespace, Namespaces};
 use leno_oci::{AddressCheck, DigestError, Image, Limits, Progress, Store};
 use leno_proxy::{EgressGuard, Requester};
@@ -112,10 +112,6 @@ impl Images {
         if pull == leno_model::Pull::Ahead {
             source.begin_ahead();
         }
-        let volume = |leno_model::Volume { path, size }: leno_model::Volume| Volume {
-            path,
-            size: size.unwrap_or(DEFAULT_WRITABLE),
-        };
         Arc::new(ContainerSpec {
             image: name,
             source: Source::new(source),
@@ -123,7 +119,7 @@ impl Images {
             args,
             directory,
             user,
-            volumes: volumes.into_iter().map(volume).collect(),
+            volumes: volumes.iter().map(leno_supervisor::volume).collect(),
             read_only,
             writable: writable.unwrap_or(DEFAULT_WRITABLE),
         })

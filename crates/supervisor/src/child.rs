@@ -229,6 +229,7 @@ impl Owner {
                 environment,
                 hostname,
                 visible: program.read_only_paths.to_vec(),
+                volumes: program.volumes.iter().map(crate::container::volume).collect(),
                 secrets,
                 descriptors,
                 processes,

@@ -34,6 +34,11 @@ pub struct ContainerSpec {
     pub writable: u64,
 }
 
+/// A folder in memory, with the default size if the document gives none.
+pub fn volume(volume: &leno_model::Volume) -> Volume {
+    Volume { path: volume.path.clone(), size: volume.size.unwrap_or(leno_jail::DEFAULT_WRITABLE) }
+}
+
 /// Why an image is not on this machine.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ImageUnavailable {

@@ -76,7 +76,7 @@ mod tree;
 pub use accounts::Accounts;
 pub use cgroup::{NamespaceShare, sweep_groups};
 pub use container::{
-    ContainerSpec, ImageSource, ImageState, ImageUnavailable, Lease as ImageLease, LocalImage, Source,
+    ContainerSpec, ImageSource, ImageState, ImageUnavailable, Lease as ImageLease, LocalImage, Source, volume,
 };
 pub use dialer::ConnectError;
 pub use dispatcher::Lease;

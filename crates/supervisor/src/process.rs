@@ -12,7 +12,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, ChildStderr, ChildStdout};
 
-use leno_model::{Command, Isolation, Process, Resources, Secret};
+use leno_model::{Command, Isolation, Process, Resources, Secret, Volume};
 use std::collections::BTreeMap;
 
 /// Longest wait for a killed group to vanish. After that it is left to the kernel.
@@ -28,6 +28,8 @@ pub(crate) struct Program<'a> {
     pub resources: &'a Resources,
     pub isolation: Isolation,
     pub read_only_paths: &'a [PathBuf],
+    /// Folders in memory.
+    pub volumes: &'a [Volume],
     /// The fixed port.
     pub port: Option<u16>,
     /// The container that runs in place of `argv`.
@@ -43,22 +45,25 @@ impl<'a> Program<'a> {
 
 impl<'a> From<&'a Command> for Program<'a> {
     fn from(command: &'a Command) -> Self {
-        let Command { argv, directory, env, secrets, resources, read_only_paths, .. } = command;
+        let Command { argv, directory, env, secrets, resources, read_only_paths, volumes, .. } = command;
         let Command { isolation, port, .. } = *command;
-        Self { argv, directory, env, secrets, resources, isolation, read_only_paths, port, container: None }
+        Self { argv, directory, env, secrets, resources, isolation, read_only_paths, volumes, port, container: None }
     }
 }
 
 impl<'a> From<&'a Process> for Program<'a> {
-    fn from(Process { argv, directory, env, secrets, resources, isolation, read_only_paths, .. }: &'a Process) -> Self {
+    fn from(process: &'a Process) -> Self {
+        let Process { argv, directory, env, secrets, resources, read_only_paths, volumes, .. } = process;
+        let isolation = process.isolation;
         Self {
             argv,
             directory,
             env,
             secrets,
             resources,
-            isolation: *isolation,
+            isolation,
             read_only_paths,
+            volumes,
             port: None,
             container: None,
         }

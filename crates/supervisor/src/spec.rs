@@ -95,6 +95,7 @@ impl FunctionSpec {
                     && a.resources == b.resources
                     && a.isolation == b.isolation
                     && a.read_only_paths == b.read_only_paths
+                    && a.volumes == b.volumes
                     && a.port == b.port
                     && self.container == other.container
                     && self.protocol == other.protocol

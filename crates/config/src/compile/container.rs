@@ -8,7 +8,7 @@ use leno_model::{Isolation, Pull};
 use std::path::{Component, Path, PathBuf};
 
 /// Fields that apply to containers only.
-pub(super) const FIELDS: [&str; 6] = ["args", "user", "volumes", "readOnlyRoot", "writable", "pull"];
+pub(super) const FIELDS: [&str; 5] = ["args", "user", "readOnlyRoot", "writable", "pull"];
 
 /// A page of memory, the smallest limit.
 const LEAST: Size = Size(4 << 10);
@@ -16,6 +16,9 @@ const MOST_VOLUMES: usize = 64;
 const LONGEST_IMAGE: usize = 1024;
 /// Folders that the jail provides in every container.
 const JAIL_FOLDERS: [&str; 4] = ["/proc", "/dev", "/sys", "/run/secrets"];
+/// Folders that it provides for programs of the machine.
+const PROGRAM_FOLDERS: [&str; 12] =
+    ["/proc", "/dev", "/sys", "/run/secrets", "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
 /// The container fields of a document.
 pub(super) struct ContainerFields<'a> {
@@ -68,7 +71,7 @@ pub(super) fn container(scope: &Scope<'_>, text: &str, written: &ContainerFields
         args: written.args.map(<[String]>::to_vec),
         directory: written.working_directory.map(Path::to_owned),
         user: written.user.map(str::to_owned),
-        volumes: volumes(&scope.field("volumes"), written.volumes),
+        volumes: volumes(&scope.field("volumes"), written.volumes, &JAIL_FOLDERS),
         read_only: written.read_only_root,
         writable: written.writable.map(|size| size.0),
         pull: written.pull,
@@ -118,7 +121,27 @@ fn image(scope: &Scope<'_>, text: &str) -> String {
     text.to_owned()
 }
 
-fn volumes(list: &Scope<'_>, written: &[Volume]) -> Vec<leno_model::Volume> {
+/// The volumes of a program of the machine. Only a jail has any.
+pub(super) fn of_program(
+    scope: &Scope<'_>,
+    written: &[Volume],
+    isolation: Isolation,
+) -> (Vec<leno_model::Volume>, Isolation) {
+    let list = scope.field("volumes");
+    let isolation = match isolation {
+        Isolation::Auto if !written.is_empty() => Isolation::Strict,
+        Isolation::Process if !written.is_empty() => {
+            let fix =
+                "give it `isolation: strict`, or remove `volumes`: without a jail it writes where its account may";
+            list.problem("volumes are in a jail, and `isolation: process` is without one", fix);
+            isolation
+        }
+        _ => isolation,
+    };
+    (volumes(&list, written, &PROGRAM_FOLDERS), isolation)
+}
+
+fn volumes(list: &Scope<'_>, written: &[Volume], reserved: &[&str]) -> Vec<leno_model::Volume> {
     if written.len() > MOST_VOLUMES {
         list.problem(format!("there are {} volumes", written.len()), format!("expected {MOST_VOLUMES} at most"));
     }
@@ -127,10 +150,10 @@ fn volumes(list: &Scope<'_>, written: &[Volume]) -> Vec<leno_model::Volume> {
         let element = list.element(index);
         let place = element.field("path");
         let normal: PathBuf = path.components().collect();
-        if !is_inside(path) || normal == Path::new("/") || JAIL_FOLDERS.iter().any(|own| normal.starts_with(own)) {
+        if !is_inside(path) || normal == Path::new("/") || reserved.iter().any(|own| normal.starts_with(own)) {
             let fix = format!(
                 "expected an absolute path without `..`, below `/`, and not in one of {}",
-                JAIL_FOLDERS.map(|own| format!("`{own}`")).join(", ")
+                reserved.iter().map(|own| format!("`{own}`")).collect::<Vec<_>>().join(", ")
             );
             place.problem(format!("`{}` cannot be a volume", path.display()), fix);
         }

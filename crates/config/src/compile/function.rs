@@ -167,6 +167,7 @@ fn external(
         "resources",
         "isolation",
         "readOnlyPaths",
+        "volumes",
         "port",
         "ports",
         "readiness",
@@ -217,6 +218,10 @@ fn command(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &Fun
         Some(_) => container::isolation(context, scope, spec.isolation),
         None => with_ports(isolation::chosen(context, scope, id, spec.isolation), context, scope, spec),
     };
+    let (volumes, isolation) = match container {
+        Some(_) => (Vec::new(), isolation),
+        None => container::of_program(scope, &spec.volumes, isolation),
+    };
     let directory = spec.working_directory.as_deref().filter(|_| container.is_none()).unwrap_or(Path::new("."));
     process::environment(Kind::Instance, &scope.field("env"), &spec.env);
     match spec.port {
@@ -239,6 +244,7 @@ fn command(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &Fun
         resources: confine::resources(&scope.field("resources"), &spec.resources),
         isolation,
         read_only_paths: confine::read_only_paths(&scope.field("readOnlyPaths"), &spec.read_only_paths),
+        volumes,
         port: spec.port,
         ports: ports(&scope.field("ports"), &spec.ports),
         container,

@@ -60,6 +60,10 @@ pub(super) fn job(
         Some(_) => container::isolation(context, &scope, spec.isolation),
         None => isolation::chosen(context, &scope, id, spec.isolation),
     };
+    let (volumes, isolation) = match container {
+        Some(_) => (Vec::new(), isolation),
+        None => container::of_program(&scope, &spec.volumes, isolation),
+    };
     let directory = spec.working_directory.as_deref().filter(|_| container.is_none()).unwrap_or(Path::new("."));
     let process = leno_model::Process {
         argv,
@@ -69,6 +73,7 @@ pub(super) fn job(
         resources: confine::resources(&scope.field("resources"), &spec.resources),
         isolation,
         read_only_paths: confine::read_only_paths(&scope.field("readOnlyPaths"), &spec.read_only_paths),
+        volumes,
         container,
         grace: fields::within(&grace, spec.termination_grace_period, Duration::default(), DAY),
     };

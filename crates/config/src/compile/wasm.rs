@@ -11,12 +11,13 @@ const SMALLEST_MEMORY: Size = Size::from_mib(1);
 const LARGEST_MEMORY: Size = Size::from_mib(512);
 
 /// Fields that make no sense for a component, and the fix for each.
-const NOT_HERE: [(&str, &str); 10] = [
+const NOT_HERE: [(&str, &str); 11] = [
     ("workingDirectory", "remove it: a component has no files"),
     ("resources", "remove it: its memory is limited by `wasm.memory`, its time by `timeouts.request`"),
     ("ports", "remove it: a component serves HTTP only"),
     ("isolation", "remove it: a component runs in a sandbox"),
     ("readOnlyPaths", "remove it: a component has no files"),
+    ("volumes", "remove it: a component has no files"),
     ("port", "remove it: the node hands requests to the component without a socket"),
     ("protocol", "remove it: the node hands requests to the component without a socket"),
     ("readiness", "remove it: a component is ready when it is compiled"),

@@ -60,7 +60,7 @@ pub struct FunctionSpec {
     /// User of a container, instead of the image's: `user`, `user:group`, names of the image or
     /// numbers.
     pub user: Option<String>,
-    /// Folders in memory that a container sees.
+    /// Folders in memory that an instance can write to, besides `/tmp`. They need a jail.
     pub volumes: Vec<Volume>,
     /// `true`: a container may write to its volumes, `/tmp` and `/dev/shm` only.
     pub read_only_root: bool,

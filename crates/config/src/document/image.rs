@@ -5,12 +5,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// A folder in memory, empty when the container starts. Its content counts against the container's
+/// A folder in memory, empty when the instance starts. Its content counts against the instance's
 /// memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Volume {
-    /// Where the container sees it: an absolute path. It hides the image's content there.
+    /// Where the program sees it: an absolute path. It hides the content of an image there. For a
+    /// command: not below `/usr` or `/etc`; below a folder that the jail shows, such as the working
+    /// directory, an empty folder has to be there.
     pub path: PathBuf,
     /// Capacity, at least 4Ki. Without it: 64Mi.
     #[serde(default)]

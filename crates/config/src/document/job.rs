@@ -59,7 +59,7 @@ pub struct JobSpec {
     /// numbers.
     #[serde(default)]
     pub user: Option<String>,
-    /// Folders in memory that a container sees.
+    /// Folders in memory that a process can write to, besides `/tmp`. They need a jail.
     #[serde(default)]
     pub volumes: Vec<Volume>,
     /// `true`: a container may write to its volumes, `/tmp` and `/dev/shm` only.

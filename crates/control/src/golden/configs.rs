@@ -172,6 +172,7 @@ pub(super) fn job() -> FunctionConfig {
         resources: resources(),
         isolation: Isolation::Process,
         read_only_paths: vec!["/etc/ssl".into()],
+        volumes: vec![],
         container: Some(container(Pull::OnDemand)),
         grace: Duration::from_secs(10),
     };
@@ -184,6 +185,18 @@ pub(super) fn job() -> FunctionConfig {
         ttl: Some(Duration::from_secs(86_400)),
     };
     FunctionConfig { engine: Some(Engine::Wasm), ..plain("shop/report", Run::Job(job)) }
+}
+
+/// A function and a job with folders in memory.
+pub(super) fn with_volumes() -> [FunctionConfig; 2] {
+    let volumes = vec![Volume { path: "/var/lib/app".into(), size: Some(1 << 20) }];
+    let run = Run::Command(Command { volumes: volumes.clone(), container: None, ..processes() });
+    let function = FunctionConfig { run, ..external() };
+    let mut job = job();
+    if let Run::Job(Job { process, .. }) = &mut job.run {
+        (process.volumes, process.container) = (volumes, None);
+    }
+    [function, job]
 }
 
 pub(super) fn egress(by_egress_nodes: bool) -> FunctionConfig {
@@ -271,6 +284,7 @@ fn processes() -> Command {
         resources: resources(),
         isolation: Isolation::Strict,
         read_only_paths: vec!["/etc/ssl".into()],
+        volumes: vec![],
         port: Some(8080),
         ports: ports(),
         readiness: Readiness::Http("/ready".to_owned()),

@@ -29,6 +29,7 @@ fn command(name: &str, callees: &[&str], scale: Scale) -> FunctionConfig {
         resources: Resources::default(),
         isolation: Isolation::Auto,
         read_only_paths: Vec::new(),
+        volumes: Vec::new(),
         port: None,
         ports: Vec::new(),
         readiness: Readiness::Tcp,

@@ -3,6 +3,7 @@
 
 mod bypass;
 mod ports;
+mod volumes;
 
 use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, intruder, policy, public_folder};
 use leno_testkit::process::{children, is_running};

@@ -169,6 +169,7 @@ async fn a_job_can_be_a_container() {
         resources: Resources::default(),
         isolation: Isolation::Auto,
         read_only_paths: vec![],
+        volumes: vec![],
         container: None,
         grace: FOREVER,
     };

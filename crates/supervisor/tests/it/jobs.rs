@@ -28,6 +28,7 @@ impl ScriptJob {
             resources: Resources::default(),
             isolation: Isolation::Process,
             read_only_paths: vec![],
+            volumes: vec![],
             container: None,
             grace: FOREVER,
         };

@@ -92,6 +92,7 @@ pub(crate) fn command(argv: &[&str]) -> Command {
         resources: Resources::default(),
         isolation: Isolation::Process,
         read_only_paths: vec![],
+        volumes: vec![],
         container: None,
         port: None,
         ports: vec![],

@@ -64,6 +64,7 @@ pub(crate) fn job(name: &str, callees: &[&str], edition: u32) -> FunctionConfig 
         resources: Resources::default(),
         isolation: Isolation::Auto,
         read_only_paths: vec![],
+        volumes: vec![],
         container: None,
         grace: Duration::ZERO,
     };

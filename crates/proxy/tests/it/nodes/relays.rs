@@ -118,6 +118,7 @@ fn command(ports: Vec<Port>) -> Command {
         resources: Default::default(),
         isolation: Default::default(),
         read_only_paths: vec![],
+        volumes: vec![],
         port: None,
         ports,
         readiness: Readiness::Tcp,
