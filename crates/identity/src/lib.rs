@@ -32,6 +32,7 @@ mod saved;
 mod store;
 mod svid;
 mod tls;
+mod trusted_servers;
 mod verifier;
 mod verify;
 
@@ -56,4 +57,5 @@ pub use saved::{SavedError, replace_private_file};
 pub use store::{RenewError, SvidStore};
 pub use svid::{Svid, SvidError};
 pub use tls::{TlsError, client_config, peer_identity, peer_not_after, server_config, server_name};
+pub use trusted_servers::TrustedServers;
 pub use verify::{PeerError, not_after};

@@ -6,11 +6,13 @@ use x509_parser::error::X509Error;
 use x509_parser::nom;
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
-/// The usable authorities of a PEM file.
+/// The usable certificates of a PEM file.
 #[derive(Debug)]
 pub struct Roots {
     /// Authorities that are valid now.
-    pub certificates: Vec<CertificateDer<'static>>,
+    pub authorities: Vec<CertificateDer<'static>>,
+    /// Certificates that are valid now and no authorities. Each is trusted for itself alone.
+    pub servers: Vec<CertificateDer<'static>>,
     /// Certificates of the file that are not usable: subject and reason of each.
     pub refused: Vec<String>,
     /// When the first of the usable ones expires, in seconds since 1970. The file must be read
@@ -18,7 +20,7 @@ pub struct Roots {
     pub expires: u64,
 }
 
-/// Why a file has no authorities.
+/// Why a file has no usable certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum RootsError {
     /// It is not PEM.
@@ -28,11 +30,11 @@ pub enum RootsError {
     #[error("no certificate in it; expected PEM (`-----BEGIN CERTIFICATE-----`)")]
     Empty,
     /// None of its certificates is usable. Holds the subject and reason of each.
-    #[error("no usable authority in it: {}", .0.join("; "))]
+    #[error("no usable certificate in it: {}", .0.join("; "))]
     Unusable(Vec<String>),
 }
 
-/// Why a certificate is no authority now.
+/// Why a certificate is not usable now.
 #[derive(Debug, thiserror::Error)]
 enum Unusable {
     #[error(" is not X.509: {0}")]
@@ -45,65 +47,64 @@ enum Unusable {
 enum Defect {
     #[error("has bytes after its end")]
     Excess,
-    #[error("is no certificate authority: its basic constraints do not say `CA:TRUE`")]
-    BasicConstraints,
-    #[error("is no certificate authority: its key usage has no keyCertSign")]
-    KeyUsage,
     #[error("expired at {0}")]
     Expired(ASN1Time),
     #[error("is not valid before {0}")]
     NotYetValid(ASN1Time),
 }
 
-/// Reads the authorities of a PEM file. A TLS library accepts any certificate as a root, even an
-/// expired one or a server's. These are left out here.
+/// Reads the certificates of a PEM file. A TLS library accepts any certificate as a root, even an
+/// expired one, or a server's, whose key could then sign for all names. Here only an authority is a
+/// root; another certificate stands for the one server that shows it.
 ///
 /// # Errors
 /// The file is no PEM, has no certificate, or none of them is usable.
 pub fn roots(text: &[u8], now: UnixTime) -> Result<Roots, RootsError> {
-    let mut roots = Roots { certificates: Vec::new(), refused: Vec::new(), expires: u64::MAX };
+    let mut roots = Roots { authorities: Vec::new(), servers: Vec::new(), refused: Vec::new(), expires: u64::MAX };
     for (index, certificate) in CertificateDer::pem_slice_iter(text).enumerate() {
         let certificate = certificate?;
-        match expiry(&certificate, now.as_secs()) {
-            Ok(expires) => {
-                roots.expires = roots.expires.min(expires);
-                roots.certificates.push(certificate);
+        match usability(&certificate, now.as_secs()) {
+            Ok(usability) => {
+                roots.expires = roots.expires.min(usability.expires);
+                if usability.is_authority { &mut roots.authorities } else { &mut roots.servers }.push(certificate);
             }
             Err(reason) => roots.refused.push(format!("certificate {}{reason}", index + 1)),
         }
     }
-    match (roots.certificates.is_empty(), roots.refused.is_empty()) {
+    match (roots.authorities.is_empty() && roots.servers.is_empty(), roots.refused.is_empty()) {
         (true, true) => Err(RootsError::Empty),
         (true, false) => Err(RootsError::Unusable(roots.refused)),
         (false, _) => Ok(roots),
     }
 }
 
-/// When a certificate expires, or why it is no authority now.
-fn expiry(certificate: &CertificateDer<'_>, now: u64) -> Result<u64, Unusable> {
+struct Usability {
+    is_authority: bool,
+    /// In seconds since 1970.
+    expires: u64,
+}
+
+fn usability(certificate: &CertificateDer<'_>, now: u64) -> Result<Usability, Unusable> {
     let (rest, parsed) = X509Certificate::from_der(certificate)?;
     let refused = |defect| Err(Unusable::Defect { subject: parsed.subject().to_string(), defect });
     if !rest.is_empty() {
         return refused(Defect::Excess);
     }
-    let constraints = parsed.basic_constraints().ok().flatten();
-    // A certificate of version 1 has no constraints, so it cannot state that it is an authority.
-    if !constraints.is_some_and(|constraints| constraints.value.ca) {
-        return refused(Defect::BasicConstraints);
-    }
-    if parsed.key_usage().ok().flatten().is_some_and(|usage| !usage.value.key_cert_sign()) {
-        return refused(Defect::KeyUsage);
-    }
     let validity = parsed.validity();
     let seconds = |time: ASN1Time| u64::try_from(time.timestamp()).unwrap_or_default();
-    let (from, until) = (seconds(validity.not_before), seconds(validity.not_after));
-    if now > until {
+    let (from, expires) = (seconds(validity.not_before), seconds(validity.not_after));
+    if now > expires {
         return refused(Defect::Expired(validity.not_after));
     }
     if now < from {
         return refused(Defect::NotYetValid(validity.not_before));
     }
-    Ok(until)
+    // A certificate of version 1 has no constraints, so it cannot state that it is an authority.
+    let constraints = parsed.basic_constraints().ok().flatten();
+    let usage = parsed.key_usage().ok().flatten();
+    let is_authority = constraints.is_some_and(|constraints| constraints.value.ca)
+        && usage.is_none_or(|usage| usage.value.key_cert_sign());
+    Ok(Usability { is_authority, expires })
 }
 
 #[cfg(test)]
@@ -121,26 +122,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_authority_now_is_left_out_with_the_reason() {
+    fn what_is_not_valid_now_is_left_out_with_the_reason() {
         let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_750_000_000));
         let good = pem("good", |_| ());
         let old = pem("old", |params| params.not_after = date_time_ymd(2024, 1, 1));
         let early = pem("early", |params| params.not_before = date_time_ymd(2029, 1, 1));
-        let leaf = pem("leaf", |params| params.is_ca = IsCa::ExplicitNoCa);
-        let plain = pem("plain", |params| params.is_ca = IsCa::NoCa);
-        let signs_nothing = pem("useless", |params| params.key_usages = vec![KeyUsagePurpose::DigitalSignature]);
-        for (text, subject, reason) in [
-            (&old, "CN=old", "expired at"),
-            (&early, "CN=early", "not valid before"),
-            (&leaf, "CN=leaf", "basic constraints"),
-            (&plain, "CN=plain", "basic constraints"),
-            (&signs_nothing, "CN=useless", "keyCertSign"),
-        ] {
+        for (text, subject, reason) in [(&old, "CN=old", "expired at"), (&early, "CN=early", "not valid before")] {
             let error = roots(text.as_bytes(), now).unwrap_err().to_string();
             assert!(error.contains(subject) && error.contains(reason), "{error}");
             // The usable certificates beside it still work, as while a root is replaced.
             let both = roots(format!("{text}{good}").as_bytes(), now).unwrap();
-            assert_eq!((both.certificates.len(), both.refused.len()), (1, 1), "{subject}");
+            assert_eq!((both.authorities.len(), both.refused.len()), (1, 1), "{subject}");
             assert!(both.refused[0].contains(reason));
         }
         let usable = roots(good.as_bytes(), now).unwrap();
@@ -154,6 +146,19 @@ mod tests {
         {
             let error = roots(text, now).unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");
+        }
+    }
+    #[test]
+    fn what_is_no_authority_is_no_root() {
+        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_750_000_000));
+        let good = pem("good", |_| ());
+        for server in [
+            pem("leaf", |params| params.is_ca = IsCa::ExplicitNoCa),
+            pem("plain", |params| params.is_ca = IsCa::NoCa),
+            pem("useless", |params| params.key_usages = vec![KeyUsagePurpose::DigitalSignature]),
+        ] {
+            let roots = roots(format!("{server}{good}").as_bytes(), now).unwrap();
+            assert_eq!((roots.authorities.len(), roots.servers.len(), roots.refused.len()), (1, 1, 0));
         }
     }
 }

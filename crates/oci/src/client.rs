@@ -385,12 +385,12 @@ fn http(registries: &Registries, tls: rustls::ClientConfig, check: &AddressCheck
 /// The machine's certificate authorities, and those of these files.
 fn tls<'a>(files: impl Iterator<Item = (&'a Path, &'a FileAccess)>) -> Result<rustls::ClientConfig> {
     use rustls::pki_types::UnixTime;
-    let mut roots = rustls::RootCertStore::empty();
+    let mut trusted = leno_identity::TrustedServers::default();
     let native = rustls_native_certs::load_native_certs();
     for error in &native.errors {
         tracing::warn!(%error, "certificate authorities of this machine are left out");
     }
-    roots.add_parsable_certificates(native.certs);
+    trusted.add_machine(native.certs);
     for (path, access) in files {
         let wrong = |reason: String| Error::Settings { place: path.display().to_string(), reason };
         let pem = leno_files::read(path, access, MAX_SMALL_FILE);
@@ -399,14 +399,10 @@ fn tls<'a>(files: impl Iterator<Item = (&'a Path, &'a FileAccess)>) -> Result<ru
         for refused in &found.refused {
             tracing::warn!("{}: {refused}; it is left out", path.display());
         }
-        for certificate in found.certificates {
-            roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
-        }
+        trusted.add(found).map_err(|error| wrong(error.to_string()))?;
     }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config.map_err(|error| Error::Settings { place: "TLS".to_owned(), reason: error.to_string() })?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
+    let wrong = |error: rustls::Error| Error::Settings { place: "TLS".to_owned(), reason: error.to_string() };
+    Ok(trusted.client_config().map_err(wrong)?.with_no_client_auth())
 }
 
 /// The response, if it is a success.

@@ -10,7 +10,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::TokioExecutor;
 use leno_files::{FileAccess, MAX_SMALL_FILE, readers};
-use leno_identity::handshake_failure;
+use leno_identity::{TrustedServers, handshake_failure};
 use std::convert::Infallible;
 use std::error::Error;
 use std::future::{Ready, ready};
@@ -18,10 +18,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tokio_rustls::rustls::crypto::aws_lc_rs;
+use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem};
-use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 use tower_service::Service;
 use zeroize::Zeroizing;
 
@@ -110,7 +109,7 @@ impl CaFile {
 }
 
 /// Makes a client for this address. Each request uses a new connection, so a late or second
-/// response of a server cannot answer another request. It trusts the root certificates in the PEM
+/// response of a server cannot answer another request. It trusts the certificates in the PEM
 /// file `ca_file`, or else the system's. It does not follow redirects.
 pub async fn client(address: &Uri, ca_file: Option<CaFile>) -> Result<Client, ClientError> {
     let tls = tls_for(address, ca_file).await?;
@@ -137,7 +136,7 @@ async fn tls_for(address: &Uri, ca_file: Option<CaFile>) -> Result<ClientConfig,
                 readers::run(readers::OPERATOR, readers::MAX_WAIT, || Ok(tls(None, None, &FileAccess::Any))).await;
             Ok(read.map_err(|error| ClientError::Tls(error.to_string()))??.config)
         }
-        (false, _) => configuration(RootCertStore::empty(), None),
+        (false, _) => configuration(TrustedServers::default(), None),
     }
 }
 
@@ -150,7 +149,7 @@ pub struct FileTls {
     pub expires: u64,
 }
 
-/// A TLS configuration that trusts the root certificates in the PEM file `ca_file`, or else the
+/// A TLS configuration that trusts the certificates in the PEM file `ca_file`, or else the
 /// system's, and presents `certificate`, a certificate chain and its key, to servers that request
 /// one. It blocks.
 pub fn tls(
@@ -158,12 +157,12 @@ pub fn tls(
     certificate: Option<(&Path, &Path)>,
     access: &FileAccess,
 ) -> Result<FileTls, ClientError> {
-    let (roots, expires) = match ca_file {
-        Some(file) => roots_in(file, access)?,
-        None => (system_roots()?, u64::MAX),
+    let (trusted, expires) = match ca_file {
+        Some(file) => trusted_in(file, access)?,
+        None => (trusted_by_machine()?, u64::MAX),
     };
     let certificate = certificate.map(|(chain, key)| own_certificate(chain, key, access)).transpose()?;
-    Ok(FileTls { config: configuration(roots, certificate)?, expires })
+    Ok(FileTls { config: configuration(trusted, certificate)?, expires })
 }
 
 /// A certificate chain with its key, and the file of the chain for messages.
@@ -188,12 +187,11 @@ fn unusable(file: &Path, reason: String) -> ClientError {
     ClientError::Pem { file: file.to_owned(), reason }
 }
 
-fn configuration(roots: RootCertStore, certificate: Option<OwnCertificate<'_>>) -> Result<ClientConfig, ClientError> {
-    let wrong = |error: rustls::Error| ClientError::Tls(error.to_string());
-    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(wrong)?
-        .with_root_certificates(roots);
+fn configuration(
+    trusted: TrustedServers,
+    certificate: Option<OwnCertificate<'_>>,
+) -> Result<ClientConfig, ClientError> {
+    let builder = trusted.client_config().map_err(|error| ClientError::Tls(error.to_string()))?;
     let Some((chain, key, chain_file)) = certificate else { return Ok(builder.with_no_client_auth()) };
     builder.with_client_auth_cert(chain, key).map_err(|error| unusable(chain_file, error.to_string()))
 }
@@ -207,23 +205,21 @@ pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-/// The authorities of a file, and when the first of them expires.
-fn roots_in(file: &Path, access: &FileAccess) -> Result<(RootCertStore, u64), ClientError> {
+/// The certificates of a file, and when the first of them expires.
+fn trusted_in(file: &Path, access: &FileAccess) -> Result<(TrustedServers, u64), ClientError> {
     let found = leno_identity::roots(&read(file, access)?, UnixTime::now());
     let found = found.map_err(|error| unusable(file, error.to_string()))?;
     for refused in &found.refused {
         tracing::warn!("{}: {refused}; it is left out", file.display());
     }
-    let mut roots = RootCertStore::empty();
-    for certificate in found.certificates {
-        roots.add(certificate).map_err(|error| unusable(file, error.to_string()))?;
-    }
-    Ok((roots, found.expires))
+    let expires = found.expires;
+    let mut trusted = TrustedServers::default();
+    trusted.add(found).map_err(|error| unusable(file, error.to_string()))?;
+    Ok((trusted, expires))
 }
 
-fn system_roots() -> Result<RootCertStore, ClientError> {
-    let mut roots = RootCertStore::empty();
-    // Some of the system's roots may be too old to be parsed. The others are used.
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() { Err(ClientError::NoRoots) } else { Ok(roots) }
+fn trusted_by_machine() -> Result<TrustedServers, ClientError> {
+    let mut trusted = TrustedServers::default();
+    trusted.add_machine(rustls_native_certs::load_native_certs().certs);
+    if trusted.is_empty() { Err(ClientError::NoRoots) } else { Ok(trusted) }
 }

@@ -8,7 +8,7 @@ use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use leno_api::control::types::Refusal;
-use leno_identity::handshake_failure;
+use leno_identity::{TrustedServers, handshake_failure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;
@@ -16,9 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
+use tokio_rustls::rustls::pki_types::{ServerName, UnixTime};
 
 /// A change may wait for registries.
 const LONGEST: Duration = Duration::from_secs(70);
@@ -48,11 +46,7 @@ impl Connection {
 
     pub(crate) fn of(target: Target) -> Result<Self> {
         let token = target.token()?;
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots(target.ca.as_deref())?)
-            .with_no_client_auth();
+        let config = trusted(target.ca.as_deref())?.client_config()?.with_no_client_auth();
         Ok(Self { target, token, tls: TlsConnector::from(Arc::new(config)) })
     }
 
@@ -165,23 +159,24 @@ fn read<T: DeserializeOwned>(answer: &[u8]) -> Result<T, Failure> {
     Ok(serde_json::from_slice(answer).context("the control plane's answer is not what this release expects")?)
 }
 
-fn roots(ca: Option<&Path>) -> Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
+fn trusted(ca: Option<&Path>) -> Result<TrustedServers> {
+    let mut trusted = TrustedServers::default();
     match ca {
         Some(path) => {
             let failed = || format!("the certificates in {} cannot be read", path.display());
-            let text = std::fs::read(path).with_context(failed)?;
-            for certificate in CertificateDer::pem_slice_iter(&text) {
-                roots.add(certificate.with_context(failed)?).with_context(failed)?;
+            let roots = leno_identity::roots(&std::fs::read(path).with_context(failed)?, UnixTime::now());
+            let roots = roots.with_context(failed)?;
+            for refused in &roots.refused {
+                eprintln!("{}: {refused}; it is left out", path.display());
             }
-            ensure!(!roots.is_empty(), "there is no certificate in {}", path.display());
+            trusted.add(roots).with_context(failed)?;
         }
         None => {
             // Unreadable certificates of the machine do no harm, unless the needed root is among
             // them.
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            ensure!(!roots.is_empty(), "this machine trusts no certificates; give --ca FILE");
+            trusted.add_machine(rustls_native_certs::load_native_certs().certs);
+            ensure!(!trusted.is_empty(), "this machine trusts no certificates; give --ca FILE");
         }
     }
-    Ok(roots)
+    Ok(trusted)
 }

@@ -12,6 +12,8 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
@@ -121,6 +123,70 @@ fn the_node_begins_tls_and_adds_the_secret_and_judges_each_request() {
     mesh.wait_for("the secret to be missed", |mesh| status(mesh, "api.shop.example", "/") == 503);
     let flow = reason(&mut mesh, "api.shop.example", "the credential authorization");
     assert!(!flow.to_string().contains("trout"), "{flow}");
+}
+
+/// A certificate that signed itself, and its key, as people make them.
+fn openssl(folder: &Path, stem: &str, more: &[&str]) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
+    let (certificate, key) = (folder.join(stem).with_extension("pem"), folder.join(stem).with_extension("key"));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=api.shop.example", "-days", "2"])
+        .args(more)
+        .arg("-keyout")
+        .arg(&key)
+        .arg("-out")
+        .arg(&certificate)
+        .output()
+        .expect("openssl, of the Debian package openssl");
+    assert!(made.status.success(), "{made:?}");
+    (CertificateDer::from_pem_file(certificate).unwrap(), PrivateKeyDer::from_pem_file(key).unwrap())
+}
+
+#[test]
+fn a_certificate_that_signed_itself_is_trusted_for_its_server_alone() {
+    const NAMED: [&str; 2] = ["-addext", "subjectAltName=DNS:api.shop.example"];
+    let folder = tempfile::tempdir().unwrap();
+    let authority = openssl(folder.path(), "authority", &NAMED);
+    let leaf = openssl(folder.path(), "leaf", &[&NAMED[..], &["-addext", "basicConstraints=CA:FALSE"]].concat());
+    let other_name = openssl(folder.path(), "other-name", &["-addext", "subjectAltName=DNS:www.shop.example"]);
+    let nameless = openssl(folder.path(), "nameless", &[]);
+    let client = ["-addext", "extendedKeyUsage=clientAuth"];
+    let client = openssl(folder.path(), "client-only", &[&NAMED[..], &client].concat());
+    // The last one's file has the certificate of another server.
+    let cases = [
+        ("authority", authority, Ok(())),
+        ("leaf", leaf, Ok(())),
+        ("other-name", other_name, Err("only valid for DnsName(\"www.shop.example\")")),
+        ("nameless", nameless, Err("not valid for any names")),
+        ("client-only", client, Err("InvalidPurpose")),
+        ("authority", openssl(folder.path(), "unlisted", &NAMED), Err("CaUsedAsEndEntity")),
+        ("leaf", openssl(folder.path(), "unlisted-leaf", &NAMED), Err("UnknownIssuer")),
+    ];
+    let names = Names::start();
+    names.set("api.shop.example", Answer::Addresses(vec![HERE], 60));
+    for (listed, (certificate, key), expected) in cases {
+        let server = Server::with_certificate("127.0.0.1:0", certificate, key, None);
+        let documents = caller("api")
+            + &external(
+                "api",
+                &format!(
+                    "  hosts: [api.shop.example]\n  resolvesTo: [127.0.0.0/8]\n  ports: [{{port: {}, protocol: https}}]\n  \
+                     tls: {{caFile: ca.pem}}",
+                    server.port()
+                ),
+            )
+            + &reading("api", "");
+        let mut mesh = start(&names, &documents, |documents| {
+            fs::copy(folder.path().join(listed).with_extension("pem"), documents.join("ca.pem")).unwrap();
+        });
+        match expected {
+            Ok(()) => assert_eq!(seen(&mesh, "api.shop.example", "/items")["uri"], "/items", "{listed}"),
+            Err(fragment) => {
+                assert_eq!(status(&mesh, "api.shop.example", "/items"), 503, "{listed}");
+                let flow = reason(&mut mesh, "api.shop.example", fragment).to_string();
+                assert!(!flow.contains("Other("), "{flow}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -193,6 +193,16 @@ impl Server {
     ) -> Self {
         let (certificate, key) = authority.issue(names);
         let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        Self::with_certificate(address, certificate.der().clone(), key, clients)
+    }
+
+    /// A server that shows this certificate.
+    pub(crate) fn with_certificate(
+        address: &str,
+        certificate: CertificateDer<'static>,
+        key: PrivateKeyDer<'static>,
+        clients: Option<&CertificateAuthority>,
+    ) -> Self {
         let builder = ServerConfig::builder();
         let builder = match clients {
             None => builder.with_no_client_auth(),
@@ -202,8 +212,7 @@ impl Server {
                 builder.with_client_cert_verifier(WebPkiClientVerifier::builder(Arc::new(roots)).build().unwrap())
             }
         };
-        let chain: Vec<CertificateDer<'static>> = vec![certificate.der().clone()];
-        let mut config = builder.with_single_cert(chain, key).unwrap();
+        let mut config = builder.with_single_cert(vec![certificate], key).unwrap();
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Self::start(address, Some(TlsAcceptor::from(Arc::new(config))))
     }
