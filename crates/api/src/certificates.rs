@@ -1,6 +1,7 @@
 //! The expiry of a node's certificates, in `/metrics`, under the names of Istio's agent.
 
-use leno_identity::{SvidStore, not_after};
+use leno_identity::not_after;
+use leno_proxy::Node;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
@@ -11,14 +12,20 @@ use std::fmt;
 pub(crate) struct Scrape(Vec<(String, i64)>);
 
 impl Scrape {
-    pub(crate) fn of(svids: &SvidStore) -> Self {
+    pub(crate) fn of(node: &Node) -> Self {
+        let svids = &node.svids;
         let now = seconds(svids.now().map_or(0, |now| now.as_secs()));
         let left = |end: u64| seconds(end) - now;
         let own = svids.all().into_iter().map(|svid| (svid.id().to_string(), left(svid.not_after().as_secs())));
         let bundle = svids.bundle();
         // During a rotation, the root that expires first may be the one that leaves.
         let root = bundle.roots().filter_map(|root| not_after(root)).map(|end| end.as_secs()).max();
-        Self(own.chain(root.map(|end| ("ROOTCA".to_owned(), left(end)))).collect())
+        let gateway = node.gateway_certificates.load();
+        let gateway = gateway.iter().flat_map(|certificates| certificates.list().to_vec());
+        let gateway = gateway.map(|certificate| {
+            (certificate.files.certificate.display().to_string(), left(certificate.not_after.as_secs()))
+        });
+        Self(own.chain(root.map(|end| ("ROOTCA".to_owned(), left(end)))).chain(gateway).collect())
     }
 }
 
@@ -28,7 +35,7 @@ fn seconds(time: u64) -> i64 {
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let help = "Seconds until the certificate expires; ROOTCA: the mesh's root.";
+        let help = "Seconds until the certificate expires; ROOTCA: the mesh's root; a path: the gateway's.";
         let mut family = encoder.encode_descriptor("istio_agent_cert_expiry_seconds", help, None, MetricType::Gauge)?;
         for (name, left) in &self.0 {
             let labels = [("resource_name", name.as_str())];

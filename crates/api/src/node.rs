@@ -253,7 +253,7 @@ impl Admin {
         let revisions = Box::new(revisions::Scrape::of(&self.node));
         let control = self.control.as_ref().map(|control| Box::new(Scrape::of(control.status())) as Box<dyn Collector>);
         let connections = Box::new(self.node.admission.scrape());
-        let certificates = Box::new(certificates::Scrape::of(&self.node.svids));
+        let certificates = Box::new(certificates::Scrape::of(&self.node));
         let extensions = Box::new(self.node.extension_instances.scrape());
         let (without_requests, destinations) =
             (Box::new(self.node.telemetry.connections.scrape()), Box::new(self.node.telemetry.destinations.scrape()));
@@ -427,7 +427,17 @@ impl Admin {
                 "renew_at": svid.renew_at().as_secs(),
             })
         });
-        rows.collect()
+        let gateway = self.node.gateway_certificates.load();
+        let gateway = gateway.iter().flat_map(|certificates| certificates.list().to_vec());
+        let gateway = gateway.map(|certificate| {
+            json!({
+                "identity": format!("gateway, {}", certificate.names.join(" ")),
+                "not_after": certificate.not_after.as_secs(),
+                "file": certificate.files.certificate,
+                "reason": certificate.fault,
+            })
+        });
+        rows.chain(gateway).collect()
     }
 }
 

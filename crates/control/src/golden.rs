@@ -20,8 +20,8 @@ use crate::rotation::{AuthorityRecord, Phase, Rotation, RotationOutcome};
 use leno_identity::{Authority, CertificateDer, TrustBundle};
 use leno_model::revision::Template;
 use leno_model::{
-    AccessLogSink, Accounts, AdminListener, Engine, ExtensionInstances, GatewayTls, ImageRegistry, Images, Limits,
-    RedisQuotas, RedisTransport, RegistryCredentials, TrustedProxies, UpstreamLimits,
+    AccessLogSink, Accounts, AdminListener, CertificateFiles, Engine, ExtensionInstances, GatewayTls, ImageRegistry,
+    Images, Limits, RedisQuotas, RedisTransport, RegistryCredentials, TrustedProxies, UpstreamLimits,
 };
 use leno_model::{CandidatePrograms, FunctionId, Locality, MeshConfig, Route};
 use leno_wire::encoding::{from_bytes_observed, to_bytes};
@@ -77,6 +77,10 @@ fn golden_files_are_read_and_written_as_they_were() {
         ..mesh()
     };
     resource("mesh-socket", &Resource::Mesh(Box::new(other)));
+    let certificates = CertificateFiles { certificate: "/etc/leno/api.pem".into(), key: "/etc/leno/api.key".into() };
+    let mut other = MeshConfig { https_redirect: Some(443), ..mesh() };
+    other.gateway_https.iter_mut().for_each(|https| https.further.push(certificates.clone()));
+    resource("mesh-certificates", &Resource::Mesh(Box::new(other)));
     let other = MeshConfig { stream_lifetime: Some(Duration::from_secs(7200)), ..mesh() };
     resource("mesh-streams", &Resource::Mesh(Box::new(other)));
     let other = MeshConfig { admin: AdminListener::Usual, trusted_proxies: TrustedProxies::None, ..mesh() };
@@ -316,7 +320,9 @@ fn mesh() -> MeshConfig {
             listen: address(8443),
             certificate: "/etc/leno/chain.pem".into(),
             key: "/etc/leno/key.pem".into(),
+            further: Vec::new(),
         }),
+        https_redirect: None,
         trusted_proxies: TrustedProxies::Addresses(vec![leno_policy::spec::Cidr {
             address: "10.0.0.0".parse().unwrap(),
             prefix: 8,

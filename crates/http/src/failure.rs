@@ -27,6 +27,9 @@ pub enum Failure {
     /// No function is exposed at this host and path.
     #[error("nothing is exposed at this host and path")]
     NoRoute,
+    /// The gateway serves this request over HTTPS only. Holds the address there.
+    #[error("redirected to HTTPS")]
+    HttpsOnly(HeaderValue),
     /// There is no instance to send the request to.
     #[error("no instance: {0}")]
     Unavailable(#[from] Unavailable),
@@ -174,6 +177,7 @@ impl Failure {
             Self::StolenCredential(_) => StatusCode::FORBIDDEN,
             Self::Misdirected | Self::NoHttp(_) => StatusCode::MISDIRECTED_REQUEST,
             Self::NoRoute => StatusCode::NOT_FOUND,
+            Self::HttpsOnly(_) => StatusCode::PERMANENT_REDIRECT,
             Self::Unavailable(_)
             | Self::Ejected
             | Self::Overflow
@@ -201,6 +205,7 @@ impl Failure {
             Self::Credential | Self::StolenCredential(_) | Self::Closed { .. } => "UAEX",
             Self::Ended { .. } => "DT",
             Self::NoRoute | Self::Misdirected | Self::NoHttp(_) => "NR",
+            Self::HttpsOnly(_) => "-",
             Self::Unavailable(_) | Self::Ejected => "UH",
             Self::Overflow | Self::Bound(_) | Self::NoMemory(_) | Self::TooLong(_) => "UO",
             Self::Connect { .. } | Self::Unready { .. } => "UF",

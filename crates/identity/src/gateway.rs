@@ -1,33 +1,221 @@
-//! TLS of the gateway: an ordinary HTTPS server for clients outside the mesh.
+//! Certificates of servers for clients outside the mesh: the gateway, and the API of the control
+//! plane.
 
 use crate::crypto::PROVIDER;
 use crate::tls::TlsError;
+use arc_swap::ArcSwap;
 use leno_files::{FileAccess, MAX_SMALL_FILE};
+use leno_model::CertificateFiles;
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use std::fs::{self, Metadata};
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 use zeroize::{Zeroize, Zeroizing};
 
-/// TLS 1.2 and 1.3, ALPN `h2` and `http/1.1`. `certificate` is a PEM file with the chain, leaf first; `key` a PEM file with its
-/// private key (PKCS #8, PKCS #1 or SEC 1). Errors name the file.
-pub fn gateway_server_config(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
-    let chain = chain(certificate)?;
-    let mut private_key = private_key(key)?;
-    let signing_key = any_supported_type(&private_key);
-    private_key.zeroize();
-    let certified = signing_key.map(|signing_key| CertifiedKey::new(chain, signing_key));
-    let certified = certified.and_then(|certified| certified.keys_match().map(|()| certified));
-    let certified = certified.map_err(|error| unusable(key, mismatch(&error, certificate)))?;
+/// Time between two looks at the files.
+const PERIOD: Duration = Duration::from_secs(2);
+
+/// A certificate that expires within this time, or within a quarter of its life, is warned of.
+const SOON: Duration = Duration::from_secs(14 * 86_400);
+
+/// Time between two warnings of the same certificate.
+const COMPLAINTS: Duration = Duration::from_secs(86_400);
+
+/// Certificates in files, of which a server shows the one for the name that the client asks for
+/// (SNI), or else the first. A thread reads files that changed, as long as the server uses them.
+#[derive(Debug)]
+pub struct ServerCertificates(ArcSwap<Vec<Arc<ServerCertificate>>>);
+
+/// A certificate with its key, as it was last read.
+#[derive(Clone, Debug)]
+pub struct ServerCertificate {
+    /// Where it was read.
+    pub files: CertificateFiles,
+    /// The DNS names and addresses of the certificate, in lower case; `*.` begins a wildcard.
+    pub names: Vec<String>,
+    /// When the first certificate of its chain expires.
+    pub not_after: UnixTime,
+    /// When the files cannot be used as they are now: the reason.
+    pub fault: Option<String>,
+    lifetime: Duration,
+    stamps: [Stamp; 2],
+    certified: Arc<CertifiedKey>,
+}
+
+impl ServerCertificates {
+    /// Reads the certificates, at least one: each a PEM file with the chain, leaf first, and one
+    /// with its private key (PKCS #8, PKCS #1 or SEC 1).
+    ///
+    /// # Errors
+    /// A file cannot be used. The error names it.
+    pub fn read(files: impl IntoIterator<Item = CertificateFiles>) -> Result<Arc<Self>, TlsError> {
+        let read: Result<Vec<_>, _> =
+            files.into_iter().map(|files| ServerCertificate::read(files).map(Arc::new)).collect();
+        let certificates = Arc::new(Self(ArcSwap::from_pointee(read?)));
+        let watched = Arc::downgrade(&certificates);
+        // A file system that hangs keeps nobody but this thread waiting.
+        thread::Builder::new()
+            .name("certificates".to_owned())
+            .spawn(move || watch(&watched))
+            .map_err(TlsError::Thread)?;
+        Ok(certificates)
+    }
+
+    /// The certificates in use.
+    pub fn list(&self) -> Arc<Vec<Arc<ServerCertificate>>> {
+        self.0.load_full()
+    }
+
+    /// Reads the files that changed. If they cannot be used, the certificate before stays in use,
+    /// and its fault is the reason. `tried`: the files of each certificate as they were when they
+    /// could not be used at the last look; a certificate and its key are not written at once.
+    fn reload(&self, tried: &mut [Option<[Stamp; 2]>]) {
+        let current = self.0.load();
+        let mut next = Vec::clone(&current);
+        for (certificate, tried) in next.iter_mut().zip(tried) {
+            let stamps = stamps(&certificate.files);
+            if stamps == certificate.stamps && certificate.fault.is_none() {
+                continue;
+            }
+            let path = certificate.files.certificate.display();
+            match ServerCertificate::read(certificate.files.clone()) {
+                Ok(new) => {
+                    tracing::info!("the certificate in {path} was read again, for {}", new.names.join(", "));
+                    (*certificate, *tried) = (Arc::new(new), None);
+                }
+                Err(error) if *tried == Some(stamps) => {
+                    let fault = Some(error.to_string());
+                    if certificate.fault != fault {
+                        tracing::error!("{error}; the certificate that was in {path} before stays in use");
+                        *certificate = Arc::new(ServerCertificate { fault, ..ServerCertificate::clone(certificate) });
+                    }
+                }
+                Err(_) => *tried = Some(stamps),
+            }
+        }
+        if next.iter().zip(current.iter()).any(|(next, current)| !Arc::ptr_eq(next, current)) {
+            self.0.store(Arc::new(next));
+        }
+    }
+
+    fn certificate_for(&self, name: Option<&str>) -> Arc<CertifiedKey> {
+        let certificates = self.0.load();
+        let is_for =
+            |wanted: &str| certificates.iter().find(|certificate| certificate.names.iter().any(|name| name == wanted));
+        let named = name.and_then(|name| {
+            let name = name.to_ascii_lowercase();
+            is_for(&name).or_else(|| is_for(&format!("*.{}", name.split_once('.')?.1)))
+        });
+        named.unwrap_or(&certificates[0]).certified.clone()
+    }
+}
+
+impl ResolvesServerCert for ServerCertificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.certificate_for(hello.server_name()))
+    }
+}
+
+/// A server with these certificates: TLS 1.2 and 1.3, ALPN `h2` and `http/1.1`.
+///
+/// # Errors
+/// The TLS library refuses the configuration.
+pub fn gateway_server_config(certificates: Arc<ServerCertificates>) -> Result<Arc<ServerConfig>, TlsError> {
     let mut config = ServerConfig::builder_with_provider(PROVIDER.clone())
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
         .with_no_client_auth()
-        .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+        .with_cert_resolver(certificates);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
+}
+
+/// Keeps the certificates current until nobody uses them.
+fn watch(certificates: &Weak<ServerCertificates>) {
+    let mut complained = None::<Instant>;
+    let mut tried = Vec::new();
+    while let Some(certificates) = certificates.upgrade() {
+        tried.resize(certificates.list().len(), None);
+        certificates.reload(&mut tried);
+        if complained.is_none_or(|last| last.elapsed() > COMPLAINTS) {
+            for certificate in certificates.list().iter().filter(|certificate| certificate.left() < certificate.soon())
+            {
+                let (path, hours) = (certificate.files.certificate.display(), certificate.left().as_secs() / 3600);
+                tracing::warn!("the certificate in {path} expires in {hours} hours; write a new one there");
+                complained = Some(Instant::now());
+            }
+        }
+        drop(certificates);
+        thread::sleep(PERIOD);
+    }
+}
+
+/// What tells one content of a file from another.
+type Stamp = Option<(u64, u64, u64, i64, i64)>;
+
+fn stamps(files: &CertificateFiles) -> [Stamp; 2] {
+    let stamp = |found: Metadata| (found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec());
+    [&files.certificate, &files.key].map(|path| fs::metadata(path).ok().map(stamp))
+}
+
+impl ServerCertificate {
+    fn left(&self) -> Duration {
+        Duration::from_secs(self.not_after.as_secs().saturating_sub(UnixTime::now().as_secs()))
+    }
+
+    fn soon(&self) -> Duration {
+        SOON.min(self.lifetime / 4)
+    }
+
+    fn read(files: CertificateFiles) -> Result<Self, TlsError> {
+        let stamps = stamps(&files);
+        let chain = chain(&files.certificate)?;
+        let mut private_key = private_key(&files.key)?;
+        let signing_key = any_supported_type(&private_key);
+        private_key.zeroize();
+        let (names, lifetime, not_after) = facts(&chain);
+        let certified = signing_key.map(|signing_key| CertifiedKey::new(chain, signing_key));
+        let certified = certified.and_then(|certified| certified.keys_match().map(|()| certified));
+        let certified = certified.map_err(|error| unusable(&files.key, mismatch(&error, &files.certificate)))?;
+        Ok(Self { files, names, not_after, fault: None, lifetime, stamps, certified: Arc::new(certified) })
+    }
+}
+
+/// The names, the life, and the end of a chain.
+fn facts(chain: &[CertificateDer<'_>]) -> (Vec<String>, Duration, UnixTime) {
+    let parsed = chain.iter().filter_map(|certificate| Some(X509Certificate::from_der(certificate).ok()?.1));
+    let mut parsed = parsed.peekable();
+    let alternatives = parsed.peek().and_then(|leaf| leaf.subject_alternative_name().ok().flatten());
+    let names =
+        alternatives.map(|names| names.value.general_names.iter().filter_map(name).collect()).unwrap_or_default();
+    let seconds = |time: ASN1Time| Duration::from_secs(u64::try_from(time.timestamp()).unwrap_or_default());
+    let lives = parsed.map(|certificate| {
+        let validity = certificate.validity();
+        (seconds(validity.not_after), seconds(validity.not_before))
+    });
+    let (end, begin) = lives.min().unwrap_or_default();
+    (names, end.saturating_sub(begin), UnixTime::since_unix_epoch(end))
+}
+
+fn name(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        GeneralName::IPAddress(bytes) => match bytes.len() {
+            4 => Some(IpAddr::from(<[u8; 4]>::try_from(*bytes).ok()?).to_string()),
+            _ => Some(IpAddr::from(<[u8; 16]>::try_from(*bytes).ok()?).to_string()),
+        },
+        _ => None,
+    }
 }
 
 fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -43,7 +43,7 @@ pub use bundle::{BundleError, RootPin, TrustBundle};
 pub use constraints::UnknownConstraints;
 pub use control::{control_server_config, joining_client_config, peer_addresses};
 pub use failure::handshake_failure;
-pub use gateway::gateway_server_config;
+pub use gateway::{ServerCertificate, ServerCertificates, gateway_server_config};
 pub use key::NoKey;
 pub use leno_model::{BadSpiffeId, SpiffeId, TrustDomain, function_of_server_name};
 pub use membership::Membership;

@@ -5,10 +5,12 @@ use std::fmt::Debug;
 /// Why there is no valid path from a certificate to a root, in words.
 pub(crate) fn path(error: &webpki::Error) -> String {
     match error {
-        webpki::Error::CaUsedAsEndEntity => "the peer shows the certificate of an authority (CaUsedAsEndEntity), which \
+        webpki::Error::CaUsedAsEndEntity => {
+            "the peer shows the certificate of an authority (CaUsedAsEndEntity), which \
             is not among the trusted certificates; add it there (`caFile`, `--ca`), or give the peer a certificate \
             with `CA:FALSE`, such as of `openssl req -x509 -addext basicConstraints=critical,CA:FALSE`"
-            .to_owned(),
+                .to_owned()
+        }
         webpki::Error::UnknownIssuer => "no trusted root has signed it (UnknownIssuer)".to_owned(),
         other => words(other),
     }

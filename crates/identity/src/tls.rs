@@ -36,6 +36,9 @@ pub enum TlsError {
         /// The error, and the expected content.
         reason: String,
     },
+    /// No thread could be started that reads the file again.
+    #[error("no thread that reads certificates again: {0}")]
+    Thread(std::io::Error),
     /// An identity without a server name, because it does not have the form of a function's
     /// identity.
     #[error("`{0}` is not of the form spiffe://<trust domain>/ns/<namespace>/sa/<name> with DNS labels")]

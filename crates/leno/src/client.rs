@@ -201,9 +201,13 @@ impl Listing {
                 ("REASON", "reason", Plain),
             ],
             Self::Events => &columns::EVENTS[..columns::EVENTS.len() - 1],
-            Self::Identities => {
-                &[("IDENTITY", "identity", Plain), ("EXPIRES", "not_after", Age), ("RENEWAL", "renew_at", Age)]
-            }
+            Self::Identities => &[
+                ("IDENTITY", "identity", Plain),
+                ("EXPIRES", "not_after", Age),
+                ("RENEWAL", "renew_at", Age),
+                ("REASON", "reason", Plain),
+                ("FILE", "file", Wide),
+            ],
             Self::Namespaces => columns::NAMESPACES_OF_NODE,
         }
     }

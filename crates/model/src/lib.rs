@@ -36,8 +36,8 @@ pub use function_id::{BadFunctionId, FunctionId};
 pub use instance_state::InstanceState;
 pub use locality::{Distance, Locality};
 pub use mesh::{
-    AccessLogSink, Accounts, AdminListener, ExtensionInstances, GatewayTls, Limits, MeshConfig, RedisQuotas,
-    RedisTransport, STREAM_LIFETIME, TCP_KEEP_ALIVE, TrustedProxies, UpstreamLimits,
+    AccessLogSink, Accounts, AdminListener, CertificateFiles, ExtensionInstances, GatewayTls, Limits, MeshConfig,
+    RedisQuotas, RedisTransport, STREAM_LIFETIME, TCP_KEEP_ALIVE, TrustedProxies, UpstreamLimits,
 };
 pub use output::{Output, OutputLine, OutputMark, OutputQuery, OutputStream};
 pub use revision::{Latency, Plan, Revision, Revisions, Rollout, Split, TAG_HEADER, Target, Template};

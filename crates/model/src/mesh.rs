@@ -27,6 +27,8 @@ pub struct MeshConfig {
     pub gateway_http: Option<SocketAddr>,
     /// TLS gateway (ALPN h2, http/1.1).
     pub gateway_https: Option<GatewayTls>,
+    /// Port of HTTPS to which the gateway redirects plain requests; `None`: it serves them.
+    pub https_redirect: Option<u16>,
     /// Proxies whose client address the gateway trusts.
     pub trusted_proxies: TrustedProxies,
     /// Connections to the gateway begin with a PROXY protocol header.
@@ -75,6 +77,7 @@ impl MeshConfig {
             stream_lifetime: _,
             gateway_http,
             gateway_https,
+            https_redirect: _,
             trusted_proxies: _,
             proxy_protocol: _,
             outbound,
@@ -186,6 +189,25 @@ pub enum Accounts {
 pub struct GatewayTls {
     /// Address.
     pub listen: SocketAddr,
+    /// PEM chain.
+    pub certificate: PathBuf,
+    /// PEM key.
+    pub key: PathBuf,
+    /// Certificates for clients that ask for one of their names.
+    pub further: Vec<CertificateFiles>,
+}
+
+impl GatewayTls {
+    /// The files of all certificates, the default one first.
+    pub fn files(&self) -> impl Iterator<Item = CertificateFiles> + '_ {
+        let first = CertificateFiles { certificate: self.certificate.clone(), key: self.key.clone() };
+        std::iter::once(first).chain(self.further.iter().cloned())
+    }
+}
+
+/// A certificate and its key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateFiles {
     /// PEM chain.
     pub certificate: PathBuf,
     /// PEM key.

@@ -1,7 +1,8 @@
 //! TLS of the API, with the operator's certificate or a self-signed one.
 
 use anyhow::{Context, Result};
-use leno_identity::{gateway_server_config, not_after};
+use leno_identity::{ServerCertificates, gateway_server_config, not_after};
+use leno_model::CertificateFiles;
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair};
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write;
@@ -25,7 +26,7 @@ impl Certificate {
     /// clients must trust.
     pub fn config(&self, data: &Path, address: &str) -> Result<(Arc<ServerConfig>, Option<PathBuf>)> {
         let further = match self {
-            Self::Files(certificate, key) => return Ok((gateway_server_config(certificate, key)?, None)),
+            Self::Files(certificate, key) => return Ok((server_config(certificate, key)?, None)),
             Self::SelfSigned(names) => names,
         };
         let (certificate, key) = (data.join("api.pem"), data.join("api.key"));
@@ -35,7 +36,7 @@ impl Certificate {
             names.dedup();
             make(&names, &certificate, &key).context("no certificate for the API could be made")?;
         }
-        Ok((gateway_server_config(&certificate, &key)?, Some(certificate)))
+        Ok((server_config(&certificate, &key)?, Some(certificate)))
     }
 
     /// The certificate's expiry, in seconds since 1970; `None`: unknown.
@@ -48,6 +49,11 @@ impl Certificate {
         let chain = CertificateDer::pem_slice_iter(&text).map_while(Result::ok);
         chain.filter_map(|certificate| not_after(&certificate)).map(|end| end.as_secs()).min()
     }
+}
+
+fn server_config(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>> {
+    let files = CertificateFiles { certificate: certificate.to_owned(), key: key.to_owned() };
+    Ok(gateway_server_config(ServerCertificates::read([files])?)?)
 }
 
 /// Makes the data folder, for this account only.

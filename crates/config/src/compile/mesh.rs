@@ -11,8 +11,8 @@ use crate::nearest::list;
 use crate::problem::{Problem, Scope};
 use leno_model::TrustDomain;
 use leno_model::{
-    AccessLogSink, Accounts, AdminListener, Engine, ExtensionInstances, GatewayTls, Limits, MeshConfig, TCP_KEEP_ALIVE,
-    TrustedProxies, UpstreamLimits,
+    AccessLogSink, Accounts, AdminListener, CertificateFiles, Engine, ExtensionInstances, GatewayTls, Limits,
+    MeshConfig, TCP_KEEP_ALIVE, TrustedProxies, UpstreamLimits,
 };
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -93,6 +93,18 @@ fn checked(scope: &Scope<'_>, spec: &MeshSpec, folder: Option<&Path>, inputs: &R
         let gateway = gateway.field("https");
         https.certificate = fields::file(inputs, &gateway.field("certificate"), &https.certificate);
         https.key = fields::file(inputs, &gateway.field("key"), &https.key);
+        for (index, further) in https.further.iter_mut().enumerate() {
+            let entry = gateway.field("certificates");
+            let entry = entry.element(index);
+            further.certificate = fields::file(inputs, &entry.field("certificate"), &further.certificate);
+            further.key = fields::file(inputs, &entry.field("key"), &further.key);
+        }
+        if mesh.https_redirect.is_some() && mesh.gateway_http.is_none() {
+            gateway.field("redirectHttp").problem(
+                "the gateway takes no plain requests that it could redirect",
+                "add `gateway: {http: ADDRESS}`, or remove `redirectHttp`",
+            );
+        }
     }
     mesh.images = images::images(&scope.field("images"), &spec.images, folder, inputs);
     mesh.quotas = quotas::quotas(&scope.field("quotas"), &spec.quotas, inputs);
@@ -135,7 +147,11 @@ fn compiled(spec: &MeshSpec) -> MeshConfig {
             listen: https.listen.0,
             certificate: https.certificate.clone(),
             key: https.key.clone(),
+            further: https.certificates.iter().map(further).collect(),
         }),
+        https_redirect: https
+            .filter(|https| https.redirect_http)
+            .map(|https| https.public_port.unwrap_or(https.listen.0.port())),
         trusted_proxies: TrustedProxies::None,
         proxy_protocol: spec.gateway.proxy_protocol == ProxyProtocol::Required,
         outbound: spec.listeners.outbound.0,
@@ -216,6 +232,10 @@ fn admin(scope: &Scope<'_>, listeners: &Listeners, inputs: &RefCell<Vec<PathBuf>
         }
         (None, _) => AdminListener::Usual,
     }
+}
+
+fn further(document::GatewayCertificate { certificate, key }: &document::GatewayCertificate) -> CertificateFiles {
+    CertificateFiles { certificate: certificate.clone(), key: key.clone() }
 }
 
 fn trusted_proxies(scope: &Scope<'_>, gateway: &Gateway) -> TrustedProxies {

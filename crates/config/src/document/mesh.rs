@@ -194,14 +194,35 @@ pub enum ProxyProtocol {
 
 /// TLS at the gateway.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GatewayHttps {
     /// Address.
     pub listen: Address,
     /// PEM file with the certificate chain, the server's own first. Relative to the document's
-    /// folder. Read when the node starts.
+    /// folder. Nodes read it when they start, and again when it changes. Clients get this
+    /// certificate if they ask for no name, or for one that no certificate of `certificates` has.
     pub certificate: PathBuf,
-    /// PEM file with the private key. Relative to the document's folder. Read when the node starts.
+    /// PEM file with the private key. Relative to the document's folder. Read like `certificate`.
+    pub key: PathBuf,
+    /// Further certificates. A client gets the first one that has the name which it asks for (SNI).
+    #[serde(default)]
+    pub certificates: Vec<GatewayCertificate>,
+    /// The gateway answers plain requests, which arrive at `gateway.http`, with a redirect to HTTPS
+    /// (308). It serves those that came to a trusted proxy by HTTPS (`x-forwarded-proto`).
+    #[serde(default)]
+    pub redirect_http: bool,
+    /// The port at which clients reach `listen`, for redirects. Without it: the port of `listen`.
+    pub public_port: Option<u16>,
+}
+
+/// A certificate of the gateway.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GatewayCertificate {
+    /// PEM file with the certificate chain, the server's own first. Relative to the document's
+    /// folder.
+    pub certificate: PathBuf,
+    /// PEM file with the private key. Relative to the document's folder.
     pub key: PathBuf,
 }
 

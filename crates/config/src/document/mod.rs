@@ -49,8 +49,9 @@ pub use job::{Job, JobKind, JobSpec};
 pub(crate) use label::LabelSelector;
 pub use label::{LabelExpression, LabelOperator, Labels};
 pub use mesh::{
-    AccessLogFormat, AccountChoice, EngineChoice, Gateway, GatewayHttps, Instances, Listeners, Mesh, MeshAccessLog,
-    MeshKind, MeshLimits, MeshMetadata, MeshSpec, MeshTracing, Mtls, ProxyProtocol, SameNode, TrustedProxies,
+    AccessLogFormat, AccountChoice, EngineChoice, Gateway, GatewayCertificate, GatewayHttps, Instances, Listeners,
+    Mesh, MeshAccessLog, MeshKind, MeshLimits, MeshMetadata, MeshSpec, MeshTracing, Mtls, ProxyProtocol, SameNode,
+    TrustedProxies,
 };
 pub use namespace_quota::{NamespaceLimits, NamespaceQuota, NamespaceQuotaKind, NamespaceQuotaMetadata};
 pub use observe::{AccessLog, Tracing};

@@ -1,11 +1,12 @@
 //! TLS of the gateway: versions and protocols over a real socket, and errors that name the file at fault.
 
 use crate::support::exchange;
-use leno_identity::gateway_server_config;
+use leno_identity::{ServerCertificates, TlsError, gateway_server_config};
+use leno_model::CertificateFiles;
 use rcgen::{CertificateParams, KeyPair};
-use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 struct Files {
@@ -16,9 +17,13 @@ struct Files {
 }
 
 fn files() -> Files {
+    files_for("shop.example")
+}
+
+fn files_for(name: &str) -> Files {
     let folder = tempfile::tempdir().unwrap();
     let pair = KeyPair::generate().unwrap();
-    let certificate = CertificateParams::new(["shop.example".to_owned()]).unwrap().self_signed(&pair).unwrap();
+    let certificate = CertificateParams::new([name.to_owned()]).unwrap().self_signed(&pair).unwrap();
     let mut root = RootCertStore::empty();
     root.add(certificate.der().clone()).unwrap();
     let files = Files { certificate: folder.path().join("cert.pem"), key: folder.path().join("key.pem"), root, folder };
@@ -38,10 +43,15 @@ fn client(files: &Files, version: &'static SupportedProtocolVersion, protocol: &
     Arc::new(client)
 }
 
+fn server(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+    let files = CertificateFiles { certificate: certificate.to_owned(), key: key.to_owned() };
+    gateway_server_config(ServerCertificates::read([files])?)
+}
+
 #[test]
 fn both_versions_and_both_protocols() {
     let files = files();
-    let server = gateway_server_config(&files.certificate, &files.key).unwrap();
+    let server = server(&files.certificate, &files.key).unwrap();
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         for protocol in ["h2", "http/1.1"] {
             let (client_saw, server_saw) = exchange(server.clone(), client(&files, version, protocol), "shop.example");
@@ -55,7 +65,7 @@ fn both_versions_and_both_protocols() {
 fn errors_name_the_file() {
     let good = files();
     let other = files();
-    let text = |certificate: &PathBuf, key: &PathBuf| gateway_server_config(certificate, key).unwrap_err().to_string();
+    let text = |certificate: &PathBuf, key: &PathBuf| server(certificate, key).unwrap_err().to_string();
     let absent = good.folder.path().join("absent.pem");
     let error = text(&absent, &good.key);
     assert!(error.starts_with(&absent.display().to_string()) && error.contains("No such file"), "{error}");
@@ -84,6 +94,53 @@ fn errors_name_the_file() {
 }
 
 #[test]
+fn each_client_gets_the_certificate_of_the_name_that_it_asks_for() {
+    let sets = ["shop.example", "*.api.example", "a.api.example"].map(files_for);
+    let list =
+        sets.iter().map(|files| CertificateFiles { certificate: files.certificate.clone(), key: files.key.clone() });
+    let server = gateway_server_config(ServerCertificates::read(list).unwrap()).unwrap();
+    for (name, expected) in [("shop.example", 0), ("b.api.example", 1), ("A.api.Example", 2)] {
+        let (client_saw, _) = exchange(server.clone(), client(&sets[expected], &rustls::version::TLS13, "h2"), name);
+        client_saw.unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    for name in ["c.b.api.example", "api.example", "other.example"] {
+        let (client_saw, _) = exchange(server.clone(), client(&sets[0], &rustls::version::TLS13, "h2"), name);
+        assert!(client_saw.unwrap_err().contains("shop.example"), "{name} gets the first");
+    }
+}
+
+#[test]
+fn files_are_read_again_when_they_change() {
+    let files = files();
+    let list = [CertificateFiles { certificate: files.certificate.clone(), key: files.key.clone() }];
+    let certificates = ServerCertificates::read(list).unwrap();
+    let server = gateway_server_config(certificates.clone()).unwrap();
+    let wait_for = |what: &str, condition: &dyn Fn() -> bool| {
+        for _ in 0..600 {
+            if condition() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        panic!("timed out waiting for {what}");
+    };
+    let accepts = |files: &Files| {
+        exchange(server.clone(), client(files, &rustls::version::TLS13, "h2"), "shop.example").0.is_ok()
+    };
+    let renewed = files_for("shop.example");
+    fs::copy(&renewed.certificate, &files.certificate).unwrap();
+    let fault = || certificates.list()[0].fault.clone();
+    wait_for("the key of another certificate to be told", &|| fault().is_some_and(|fault| fault.contains("belong")));
+    assert!(accepts(&files), "the certificate before stays in use");
+    fs::copy(&renewed.key, &files.key).unwrap();
+    wait_for("the new certificate", &|| accepts(&renewed));
+    assert!(fault().is_none() && !accepts(&files));
+    fs::remove_file(&files.key).unwrap();
+    wait_for("the missing key to be told", &|| fault().is_some_and(|fault| fault.contains("key.pem")));
+    assert!(accepts(&renewed));
+}
+
+#[test]
 fn errors_show_nothing_of_a_damaged_key() {
     let good = files();
     let pem = fs::read_to_string(&good.key).unwrap();
@@ -96,7 +153,7 @@ fn errors_show_nothing_of_a_damaged_key() {
     ];
     for text in damaged {
         fs::write(&good.key, text).unwrap();
-        let error = gateway_server_config(&good.certificate, &good.key).unwrap_err();
+        let error = server(&good.certificate, &good.key).unwrap_err();
         for shown in [error.to_string(), format!("{error:?}")] {
             assert!(shown.contains("key.pem"), "{shown}");
             assert!(secret.iter().all(|line| !shown.contains(&line[4..])), "{shown}");

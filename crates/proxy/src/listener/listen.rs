@@ -282,7 +282,9 @@ fn bind(
     let gateway_https = match &mesh.gateway_https {
         None => None,
         Some(tls) => {
-            let config = leno_identity::gateway_server_config(&tls.certificate, &tls.key)?;
+            let certificates = leno_identity::ServerCertificates::read(tls.files())?;
+            let config = leno_identity::gateway_server_config(certificates.clone())?;
+            node.gateway_certificates.store(Some(certificates));
             Some(bind_one("TLS gateway", tls.listen, TrafficDirection::Gateway, Some(config))?)
         }
     };

@@ -288,6 +288,18 @@ impl Exchange {
         Ok(())
     }
 
+    /// Where the gateway redirects a plain request, if it serves HTTPS only.
+    pub(crate) fn https_location(&self, head: &request::Parts) -> Option<HeaderValue> {
+        let port = self.snapshot.mesh.https_redirect?;
+        if self.scheme == "https" || !matches!(self.origin, Origin::Gateway) {
+            return None;
+        }
+        let (host, _) = head::split_authority(head::authority(head));
+        let port = if port == 443 { String::new() } else { format!(":{port}") };
+        let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
+        HeaderValue::try_from(format!("https://{host}{port}{target}")).ok()
+    }
+
     /// The namespace of the function that calls, if it is one of this node.
     pub(crate) fn caller_share(&self) -> Option<&Arc<Namespace>> {
         match &self.origin {

@@ -80,6 +80,9 @@ pub(crate) fn failed(failure: &Failure, exchange: &Exchange) -> Response<Body> {
     if matches!(failure, Failure::Malformed(head::HeadError::Method)) {
         headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
     }
+    if let Failure::HttpsOnly(location) = failure {
+        headers.insert(header::LOCATION, location.clone());
+    }
     let public = matches!(failure, Failure::Malformed(_) | Failure::NoRoute).then(|| failure.to_string());
     let mut response = answer(failure.status(), headers, public.as_deref(), exchange);
     if let Some(status) = response.headers_mut().get_mut(GRPC_STATUS) {

@@ -16,8 +16,8 @@ use crate::state::policy_state::PolicyState;
 use crate::state::removed_functions::RemovedFunctions;
 use crate::state::snapshot::NodeSnapshot;
 use crate::state::terminating::Terminating;
-use arc_swap::ArcSwap;
-use leno_identity::SvidStore;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use leno_identity::{ServerCertificates, SvidStore};
 use leno_model::ChainLink;
 use leno_model::FunctionId;
 use leno_runtime::resolver::Resolver;
@@ -53,6 +53,8 @@ pub struct Node {
     pub(crate) resolver: Resolver,
     /// The addresses of the mesh's machines.
     pub machines: Arc<Machines>,
+    /// Certificates of the gateway for clients that use TLS, if it does.
+    pub gateway_certificates: ArcSwapOption<ServerCertificates>,
     /// SVIDs of this node's functions.
     pub svids: Arc<SvidStore>,
     /// Limits and caches that programs see as state.
@@ -107,6 +109,7 @@ impl Node {
             links: Links::default(),
             channels: Channels::default(),
             addresses: Addresses::default(),
+            gateway_certificates: ArcSwapOption::empty(),
             svids,
             policy_state: PolicyState::new(),
             terminating: Arc::default(),

@@ -4,7 +4,8 @@ use crate::mesh::{Builder, Mesh};
 use crate::upstream::{self, answer, echo, empty};
 use http::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use leno_model::{AppProtocol, GatewayTls};
+use leno_model::{AppProtocol, GatewayTls, TrustedProxies};
+use leno_policy::spec::Cidr;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -27,6 +28,7 @@ pub(crate) async fn mesh_with(
         listen: "127.0.0.1:0".parse().unwrap(),
         certificate: folder.join("cert.pem"),
         key: folder.join("key.pem"),
+        further: Vec::new(),
     };
     std::fs::write(&tls.certificate, made.cert.pem()).unwrap();
     std::fs::write(&tls.key, made.signing_key.serialize_pem()).unwrap();
@@ -77,6 +79,37 @@ async fn both_versions_are_served_over_tls() {
         let reply = answer(sender.send_request(request).await.unwrap()).await;
         assert!(reply.status == 200 && reply.text.contains("\nx-forwarded-proto: https\n"), "{}", reply.text);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plain_requests_are_redirected_on_request() {
+    let proxies = TrustedProxies::Addresses(vec![Cidr { address: "127.0.0.1".parse().unwrap(), prefix: 32 }]);
+    let (mesh, root) = mesh_with(|mut builder| {
+        (builder.mesh.https_redirect, builder.mesh.trusted_proxies) = (Some(8443), proxies);
+        builder
+    })
+    .await;
+    let plain = mesh.handle.addresses.gateway_http.unwrap();
+    let ask = async |head: &str| crate::raw::exchange(plain, &format!("{head}connection: close\r\n\r\n")).await;
+    let cases = [
+        ("GET /a/b?c=%20d HTTP/1.1\r\nhost: web\r\n", "https://web:8443/a/b?c=%20d"),
+        ("POST / HTTP/1.1\r\nhost: web:8080\r\ncontent-length: 0\r\n", "https://web:8443/"),
+        ("GET /x HTTP/1.1\r\nhost: [::1]:8080\r\n", "https://[::1]:8443/x"),
+        ("GET /nowhere HTTP/1.1\r\nhost: other\r\nx-forwarded-proto: http\r\n", "https://other:8443/nowhere"),
+    ];
+    for (head, location) in cases {
+        let reply = ask(head).await;
+        assert!(reply.starts_with("HTTP/1.1 308 ") && reply.contains(&format!("location: {location}\r\n")), "{reply}");
+    }
+    let malformed = ask("GET / HTTP/1.1\r\nhost: a b\r\n").await;
+    assert!(malformed.starts_with("HTTP/1.1 400 "), "{malformed}");
+    let behind = ask("GET / HTTP/1.1\r\nhost: web\r\nx-forwarded-proto: https\r\n").await;
+    assert!(behind.starts_with("HTTP/1.1 200 "), "the trusted proxy's client used HTTPS: {behind}");
+    let stream = connect(&mesh, &root, &[b"http/1.1"]).await;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::get("/").header("host", "web").body(empty()).unwrap();
+    assert_eq!(answer(sender.send_request(request).await.unwrap()).await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -176,6 +176,7 @@ impl Builder {
             stream_lifetime: Some(Duration::ZERO),
             gateway_http: Some(free),
             gateway_https: None,
+            https_redirect: None,
             trusted_proxies: Default::default(),
             proxy_protocol: false,
             outbound: free,

@@ -105,6 +105,9 @@ impl Connection {
             Arrival { interim, client_head, ..self.arrival(snapshot, origin, &head.headers) },
             &mut head,
         ) {
+            (exchange, Ok(())) if let Some(location) = exchange.https_location(&head) => {
+                exchange.fail(Failure::HttpsOnly(location))
+            }
             (exchange, Ok(())) => {
                 let body = if http2 && says_empty(&body) { Box::pin(self.empty(body)).await } else { Ok(body) };
                 match body {
