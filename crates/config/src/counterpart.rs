@@ -1,6 +1,7 @@
 //! Kinds of other systems, and what takes their place here. `leno check` shows a row where it finds
 //! such a document, and `docs/coming-from.md` has the whole table.
 
+use crate::load::KINDS;
 use crate::yaml::Node;
 
 /// A kind of another system.
@@ -191,15 +192,13 @@ pub(crate) fn of(document: &Node) -> Option<&'static Counterpart> {
     let kind = document.get("kind")?.text()?;
     let version = document.get("apiVersion").and_then(Node::text).unwrap_or_default();
     let group = version.split('/').next().unwrap_or_default();
-    if group == "leno.dev" {
-        return None;
-    }
     let fits = |row: &&&Counterpart| {
         let below = group.strip_suffix(row.group).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
         row.group.is_empty() || below
     };
     let of_kind = || COUNTERPARTS.iter().filter(|row| row.kind == kind);
-    of_kind().find(|row| fits(&row)).or_else(|| of_kind().next())
+    let own = KINDS.contains(&kind);
+    of_kind().find(|row| fits(&row)).or_else(|| of_kind().next().filter(|_| !own))
 }
 
 /// Whether a document without a `kind` looks like a file of Docker Compose.
@@ -258,6 +257,7 @@ mod tests {
             ("{kind: Deployment}", Some("Kubernetes")),
             ("{apiVersion: batch/v1, kind: Job}", Some("Kubernetes")),
             ("{apiVersion: leno.dev/v1alpha1, kind: Job}", None),
+            ("{kind: Job}", None),
             ("{apiVersion: v1, kind: Policy}", None),
         ] {
             assert_eq!(found(text), system, "{text}");

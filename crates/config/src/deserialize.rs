@@ -4,6 +4,7 @@
 //! document is tried again; unknown fields are left out on the way.
 
 use crate::compile::words;
+use crate::document::TEXT_OR_MORE;
 use crate::nearest::did_you_mean;
 use crate::problem::Scope;
 use crate::yaml::{Key, Mark, Node, Value};
@@ -107,6 +108,17 @@ impl<'a> De<'a> {
         Error { message: format!("expected {expected}, found {found}"), ..Error::default() }
     }
 
+    /// A text where a boolean is expected: `yes` and `off` are booleans for YAML 1.1.
+    fn no_boolean(&self) -> Error {
+        let text = self.node().text().unwrap_or_default().to_lowercase();
+        let fix = match text.as_str() {
+            "true" | "yes" | "on" | "y" | "1" | "enabled" => "write true",
+            "false" | "no" | "off" | "n" | "0" | "disabled" => "write false",
+            _ => "",
+        };
+        Error { fix: fix.to_owned(), ..self.unexpected("true or false") }
+    }
+
     /// A text where a list is expected, most often of one element.
     fn no_list(&self) -> Error {
         let Some(text) = self.node().text() else { return self.unexpected("a list") };
@@ -192,13 +204,15 @@ impl<'de> de::Deserializer<'de> for De<'_> {
         self.settle(match &self.node().value {
             Value::Scalar { text, plain: true } if text == "true" => visitor.visit_bool(true),
             Value::Scalar { text, plain: true } if text == "false" => visitor.visit_bool(false),
-            _ => Err(self.unexpected("true or false")),
+            _ => Err(self.no_boolean()),
         })
     }
 
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         let number = match &self.node().value {
-            Value::Scalar { text, plain: true } if text.starts_with(|c: char| c.is_ascii_digit() || c == '-') => {
+            Value::Scalar { text, plain: true }
+                if text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '-' | '.')) =>
+            {
                 text.parse::<f64>().ok()
             }
             _ => None,
@@ -236,7 +250,10 @@ impl<'de> de::Deserializer<'de> for De<'_> {
         if self.node().is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, Error> {
+        if name == TEXT_OR_MORE && self.node().text().is_some() {
+            return self.deserialize_str(visitor);
+        }
         visitor.visit_newtype_struct(self)
     }
 
@@ -276,6 +293,12 @@ impl<'de> de::Deserializer<'de> for De<'_> {
             Value::Map(entries) if entries.len() == 1 => entries[0].0.text.as_str(),
             Value::Map(_) => return self.settle(Err(self.unexpected(&format!("one of {}", fields(known))))),
             _ => self.node().text().unwrap_or_default(),
+        };
+        // Tools for YAML 1.1 read and write these as booleans.
+        let name = match name {
+            "false" if known.contains(&"off") => "off",
+            "true" if known.contains(&"on") => "on",
+            name => name,
         };
         if !known.contains(&name) {
             let error = self.unexpected(&format!("one of {}", fields(known)));
@@ -347,7 +370,13 @@ impl<'de> de::MapAccess<'de> for Fields<'_> {
                     let name: StrDeserializer<'_, Error> = key.text.as_str().into_deserializer();
                     return seed.deserialize(name).map(Some);
                 }
-                let fix = did_you_mean(&key.text, self.known.unwrap_or_default().iter().copied());
+                let known = self.known.unwrap_or_default();
+                let fix = match key.text.as_str() {
+                    "true" if known.contains(&"on") => {
+                        "a tool for YAML 1.1 has read `on` as `true`: write `retryOn`".to_owned()
+                    }
+                    text => did_you_mean(text, known.iter().copied()),
+                };
                 self.de.scope.field(&key.text).problem_at(key.mark, "there is no such field", fix);
                 self.de.skipped.add(node);
             }

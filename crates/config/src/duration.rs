@@ -101,7 +101,9 @@ impl JsonSchema for Duration {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": "^(0|([0-9]+(us|ms|s|m|h|d))+)$" })
+        // The largest unit first, each at most once.
+        let pattern = "^(0|([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?([0-9]+us)?)$";
+        json_schema!({ "anyOf": [{ "type": "string", "minLength": 1, "pattern": pattern }, { "const": 0 }] })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::document;
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -29,7 +29,31 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
 }
 
 fn schema<T: JsonSchema>() -> Value {
-    SchemaGenerator::new(SchemaSettings::draft2020_12()).into_root_schema_for::<T>().to_value()
+    let mut schema = SchemaGenerator::new(SchemaSettings::draft2020_12()).into_root_schema_for::<T>().to_value();
+    plain_texts(&mut schema);
+    schema
+}
+
+/// Lets plain numbers and booleans stand for texts, as in documents: `PORT_COUNT: 5` of an `env`.
+fn plain_texts(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            let limits = ["pattern", "enum", "const"].iter().any(|keyword| fields.contains_key(*keyword));
+            let kinds = match fields.get("type") {
+                Some(Value::String(kind)) if kind == "string" => Some(json!(["string", "number", "boolean"])),
+                Some(Value::Array(kinds)) if kinds.iter().any(|kind| kind == "string") => {
+                    Some(json!(["string", "number", "boolean", "null"]))
+                }
+                _ => None,
+            };
+            if let Some(kinds) = kinds.filter(|_| !limits) {
+                fields.insert("type".to_owned(), kinds);
+            }
+            fields.values_mut().for_each(plain_texts);
+        }
+        Value::Array(list) => list.iter_mut().for_each(plain_texts),
+        _ => {}
+    }
 }
 
 /// All generated files of `docs/reference`.

@@ -58,15 +58,20 @@ pub(super) fn retry(scope: &Scope<'_>, policy: &str, retry: &Retry) -> spec::Ret
     }
     let per_try =
         retry.per_try_timeout.map(|timeout| fields::millis(&scope.field("perTryTimeout"), timeout, MILLISECOND, DAY));
-    let list = scope.field("on");
-    fields::not_empty(&list, &retry.on, "connect-failure, refused-stream, unavailable and cancelled");
+    let list = scope.field(if scope.has("on") { "on" } else { "retryOn" });
+    fields::not_empty(&list, &retry.retry_on, "connect-failure, refused-stream, unavailable and cancelled");
     spec::Retry {
         name: format!("{policy}/retry"),
         attempts: retry.attempts,
         per_try_timeout_ms: per_try.unwrap_or(0),
         backoff_base_ms: base,
         backoff_max_ms: max,
-        on: retry.on.iter().enumerate().filter_map(|(index, text)| retry_on(&list.element(index), text)).collect(),
+        on: retry
+            .retry_on
+            .iter()
+            .enumerate()
+            .filter_map(|(index, text)| retry_on(&list.element(index), text))
+            .collect(),
         non_idempotent: retry.non_idempotent,
         budget_percent: retry.budget.percent,
         budget_min: retry.budget.min,

@@ -1,5 +1,6 @@
 //! Names of claims.
 
+use super::value::TEXT_OR_MORE;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::borrow::Cow;
@@ -26,6 +27,10 @@ impl<'de> Deserialize<'de> for ClaimPath {
                 f.write_str("a claim's name")
             }
 
+            fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+                deserializer.deserialize_any(self)
+            }
+
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
                 Ok(vec![text.to_owned()])
             }
@@ -38,7 +43,7 @@ impl<'de> Deserialize<'de> for ClaimPath {
                 Ok(path)
             }
         }
-        let path = deserializer.deserialize_any(Path)?;
+        let path = deserializer.deserialize_newtype_struct(TEXT_OR_MORE, Path)?;
         if path.is_empty() || path.iter().any(String::is_empty) {
             return Err(de::Error::custom(
                 "a claim's name is empty; expected a name such as sub, or a list that leads into an object: [realm_access, roles]",

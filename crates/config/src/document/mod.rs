@@ -65,5 +65,6 @@ pub use rollout::{MaxLatency, Rollout, TrafficTarget};
 pub use scale::Scale;
 pub use sidecar::{HeaderEdits, Protocol, ResponseHeaderEdits, Sidecar};
 pub use text::TextMatch;
+pub(crate) use value::TEXT_OR_MORE;
 pub use value::{Address, AdminAddress, ApiVersion, Metadata};
 pub use wasm::Wasm;

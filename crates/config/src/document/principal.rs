@@ -1,5 +1,6 @@
 //! Users.
 
+use super::value::TEXT_OR_MORE;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::borrow::Cow;
@@ -54,6 +55,10 @@ impl<'de> Deserialize<'de> for RequestPrincipal {
                 f.write_str("a user: a text, or {issuer: …, subject: …}")
             }
 
+            fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+                deserializer.deserialize_any(self)
+            }
+
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
                 Ok(RequestPrincipal::Text(text.to_owned()))
             }
@@ -63,7 +68,7 @@ impl<'de> Deserialize<'de> for RequestPrincipal {
                 Ok(RequestPrincipal::Parts { issuer, subject })
             }
         }
-        deserializer.deserialize_any(Principal)
+        deserializer.deserialize_newtype_struct(TEXT_OR_MORE, Principal)
     }
 }
 

@@ -20,8 +20,10 @@ pub struct Retry {
     /// a response), `timeout` (of one try), `5xx`, `gateway-error` (502, 503, 504), a status
     /// (`429`), or a gRPC status (`unavailable`). `5xx` and `gateway-error` also stand for gRPC
     /// statuses that say the same. A call is not tried again after its first message, or when its
-    /// trailers come later than 20 ms after its head.
-    pub on: Vec<String>,
+    /// trailers come later than 20 ms after its head. The former name `on`, which tools for YAML 1.1
+    /// take for a boolean, stays valid.
+    #[serde(alias = "on")]
+    pub retry_on: Vec<String>,
     /// Also repeat methods that are not idempotent (`POST`, `PATCH`) after bytes were sent.
     pub non_idempotent: bool,
     /// Keeps retries from making an overload worse.
@@ -34,7 +36,7 @@ impl Default for Retry {
             attempts: 2,
             per_try_timeout: None,
             backoff: Backoff::default(),
-            on: ["connect-failure", "refused-stream", "unavailable", "cancelled"].map(str::to_owned).to_vec(),
+            retry_on: ["connect-failure", "refused-stream", "unavailable", "cancelled"].map(str::to_owned).to_vec(),
             non_idempotent: false,
             budget: RetryBudget::default(),
         }

@@ -1,5 +1,6 @@
 //! Texts that are compared.
 
+use super::value::TEXT_OR_MORE;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::borrow::Cow;
@@ -49,6 +50,10 @@ impl<'de> Deserialize<'de> for TextMatch {
                 f.write_str("a text, or {regex: …}")
             }
 
+            fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+                deserializer.deserialize_any(self)
+            }
+
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
                 Ok(TextMatch::Text(text.to_owned()))
             }
@@ -58,7 +63,7 @@ impl<'de> Deserialize<'de> for TextMatch {
                 Ok(TextMatch::Regex { regex, with_query })
             }
         }
-        deserializer.deserialize_any(Match)
+        deserializer.deserialize_newtype_struct(TEXT_OR_MORE, Match)
     }
 }
 

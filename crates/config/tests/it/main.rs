@@ -5,5 +5,6 @@ mod extensions;
 mod hostile;
 mod jwks;
 mod refused;
+mod schema;
 mod tenants;
 mod wasm;

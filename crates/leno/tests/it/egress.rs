@@ -443,7 +443,7 @@ fn what_dies_outside_is_told_and_what_lives_there_is_found() {
         )
         + &reading(
             "api",
-            "  retry: {attempts: 2, on: [5xx]}\n  circuitBreaker: {outlierDetection: {consecutive5xx: 2, baseEjection: 1h, maxEjectionPercent: 50}}",
+            "  retry: {attempts: 2, retryOn: [5xx]}\n  circuitBreaker: {outlierDetection: {consecutive5xx: 2, baseEjection: 1h, maxEjectionPercent: 50}}",
         );
     names.set("api.shop.example", Answer::Addresses(vec![HERE, Ipv4Addr::new(127, 0, 0, 2)], 3600));
     let mut mesh = start(&names, &documents, |_| ());
