@@ -135,6 +135,7 @@ fn golden_files_are_read_and_written_as_they_were() {
     stored::<History>("stored-history", &history());
     let function = Some("shop/checkout".parse().unwrap());
     stored::<History>("stored-history-of-function", &History { function, ..history() });
+    stored::<History>("stored-history-of-a-later-start", &History { first: Some(4), ..history() });
     stored::<Member>("stored-member", &member());
     let limits = CapacityLimits { cpu_millis: Some(4000), memory: Some(8 << 30), instances: Some(50) };
     stored::<Member>("stored-member-limited", &Member { limits, ..member() });

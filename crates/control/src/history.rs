@@ -15,6 +15,12 @@ use std::collections::{BTreeMap, BTreeSet};
 const KEPT_LATEST: usize = 16;
 const MIN_KEPT_BYTES: usize = 256 << 10;
 
+/// Maximum number of a first revision. A document that names a larger one is refused.
+const MAX_FIRST: u32 = 1_000_000_000;
+
+/// The status of a revision of an earlier history.
+pub(crate) const LOST: &str = "it is of an earlier start, and not kept: the latest has its share";
+
 /// Maximum number of steps of a plan.
 const MAX_STEP: usize = 1 << 16;
 
@@ -36,6 +42,10 @@ pub(crate) struct History {
     /// wrote it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<FunctionId>,
+    /// The first revision, where it is not 1: a history that began with a document whose `traffic`
+    /// names revisions of an earlier history. Those below it have the share of the latest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<u32>,
 }
 
 /// One revision and its content.
@@ -131,6 +141,17 @@ impl History {
         Ok(self.kept.iter().try_for_each(|kept| kept.template(id).map(drop))?)
     }
 
+    /// Whether a revision is of an earlier history, which this control plane does not have.
+    fn is_lost(&self, number: u32) -> bool {
+        self.first.is_some_and(|first| number < first)
+    }
+
+    /// The revisions in `traffic` that are of an earlier history. The latest has their share.
+    pub(crate) fn lost(&self, plan: &Plan) -> BTreeSet<u32> {
+        let named = plan.traffic.iter().map(|target| target.revision);
+        named.filter(|number| *number != 0 && self.is_lost(*number)).collect()
+    }
+
     pub(crate) fn latest(&self) -> u32 {
         self.kept.last().map_or(0, |kept| kept.number)
     }
@@ -150,7 +171,10 @@ impl History {
         let template = to_bytes(&config.template()).map_err(|error| encoding(&config.id, &error))?;
         let new = self.kept.last().is_none_or(|last| last.template != template);
         if new {
-            let number = self.latest() + 1;
+            if self.kept.is_empty() {
+                self.first = first_number(&config.revisions.plan).filter(|first| *first > 1);
+            }
+            let number = self.first.filter(|_| self.kept.is_empty()).unwrap_or(self.latest() + 1);
             self.kept.push(RevisionRecord { number, template, created_ms: now_ms, failed: None });
         }
         let (latest, plan) = (self.latest(), &config.revisions.plan);
@@ -237,7 +261,7 @@ impl History {
     fn targets(&self, plan: &Plan) -> (u32, Vec<Target>) {
         let latest = self.latest();
         let named = |target: &Target| Target {
-            revision: if target.revision == 0 { latest } else { target.revision },
+            revision: if target.revision == 0 || self.is_lost(target.revision) { latest } else { target.revision },
             ..target.clone()
         };
         let mut targets: Vec<Target> = plan.traffic.iter().map(named).collect();
@@ -283,7 +307,16 @@ impl History {
                 failed: kept.failed.clone(),
             }
         };
-        self.kept.iter().map(status).collect()
+        let lost = |number: u32| RevisionStatus {
+            revision: revision::name(id, number),
+            created_ms: 0,
+            percent: 0,
+            tags: Vec::new(),
+            headers: false,
+            step: None,
+            failed: Some(LOST.to_owned()),
+        };
+        self.lost(&revisions.plan).into_iter().map(lost).chain(self.kept.iter().map(status)).collect()
     }
 
     fn revision(&self, config: &FunctionConfig, number: u32) -> Result<Revision, DefinitionsError> {
@@ -294,6 +327,13 @@ impl History {
         })?;
         Ok(Revision { number, template: kept.template(&config.id)? })
     }
+}
+
+/// The number of a first revision: above those that the document names, so that no name gets another
+/// meaning later.
+fn first_number(plan: &Plan) -> Option<u32> {
+    let named = plan.traffic.iter().map(|target| target.revision).max()?;
+    named.checked_add(1).filter(|first| *first <= MAX_FIRST)
 }
 
 impl RevisionRecord {

@@ -3,7 +3,7 @@
 use super::{Control, now_ms};
 use crate::definitions::{CompiledDefinitions, Definitions, Modules};
 use crate::error::DefinitionsError;
-use crate::history::{Histories, History};
+use crate::history::{Histories, History, LOST};
 use crate::rollout::Verdict;
 use crate::status::RolloutEvent;
 use crate::store::StoreError;
@@ -55,7 +55,9 @@ impl Control {
         let functions = compiled.functions.len();
         commit()?;
         store.save(definitions, &modules, &before, &histories).map_err(PublishError::from)?;
+        let lost = lost(&before, histories.0.iter(), |id| definitions.configs.get(id));
         let changed = self.change_at_length(|state| state.publish(compiled, histories));
+        self.report(lost);
         self.0.rollouts.notify_one();
         drop(store);
         let mut published = PublishSummary { functions, ..PublishSummary::default() };
@@ -92,9 +94,22 @@ impl Control {
         let kept: Vec<(&FunctionConfig, &History)> =
             configs.iter().copied().zip(prepared.iter().map(|(_, history)| history)).collect();
         store.change(&kept, removed).map_err(PublishError::from)?;
+        let histories = kept.iter().map(|(config, history)| (&config.id, *history));
+        let of = |id: &FunctionId| configs.iter().copied().find(|config| config.id == *id);
+        let lost = lost(self.state().histories(), histories, of);
         self.change_at_length(|state| state.change(prepared, removed, permissions));
+        self.report(lost);
         self.0.rollouts.notify_one();
         Ok(())
+    }
+
+    /// Records and logs revisions whose share the latest has.
+    fn report(&self, lost: Vec<RolloutEvent>) {
+        for event in lost {
+            let RolloutEvent { function, revision, .. } = &event;
+            tracing::warn!(%function, revision, "traffic names this revision: {}", event.reason);
+            self.state().decided(event);
+        }
     }
 
     /// Whether definitions could be published, apart from the store.
@@ -180,4 +195,28 @@ impl Control {
         }
         Ok(())
     }
+}
+
+/// The revisions that `traffic` of new functions names, and that are of an earlier start.
+fn lost<'a>(
+    before: &Histories,
+    histories: impl Iterator<Item = (&'a FunctionId, &'a History)>,
+    config: impl Fn(&FunctionId) -> Option<&'a FunctionConfig>,
+) -> Vec<RolloutEvent> {
+    let mut events = Vec::new();
+    for (id, history) in histories.filter(|(id, _)| !before.0.contains_key(*id)) {
+        let Some(plan) = config(id).map(|config| &config.revisions.plan) else { continue };
+        for number in history.lost(plan) {
+            let percent = plan.traffic.iter().filter(|target| target.revision == number).map(|target| target.percent);
+            events.push(RolloutEvent {
+                at_ms: now_ms(),
+                function: id.clone(),
+                revision: revision::name(id, number),
+                from: percent.sum(),
+                to: 0,
+                reason: LOST.to_owned(),
+            });
+        }
+    }
+    events
 }

@@ -123,6 +123,29 @@ fn shares_tags_and_headers_are_resolved_and_the_largest_share_is_the_configs_own
 }
 
 #[test]
+fn a_first_revision_has_the_share_of_those_of_an_earlier_start() {
+    let target = |revision, percent| Target { revision, percent, ..Target::default() };
+    let plan = Plan { traffic: vec![target(3, 90), target(0, 10)], ..Plan::default() };
+    let mut history = History::default();
+    history.record_publication(&config(1, &plan), 0).unwrap();
+    assert_eq!(history.latest(), 4, "no name gets another meaning");
+    assert_eq!(resolved(&history, &plan), (4, 1, vec![]));
+    assert_eq!(history.lost(&plan), BTreeSet::from([3]));
+    let id = config(1, &plan).id;
+    let status = history.status(&id, &history.config_for_delivery(&config(1, &plan)).unwrap().revisions);
+    let rows: Vec<_> = status.iter().map(|row| (&*row.revision, row.percent, row.failed.is_some())).collect();
+    assert_eq!(rows, [("checkout-00003", 0, true), ("checkout-00004", 100, false)]);
+    // A change of the program keeps it so; a later revision that does not exist stays refused.
+    history.record_publication(&config(2, &plan), 1).unwrap();
+    assert_eq!(resolved(&history, &plan), (5, 2, vec![]));
+    let named = Plan { traffic: vec![target(4, 90), target(0, 10)], ..Plan::default() };
+    assert_eq!(resolved(&history, &named), (4, 1, vec![(4, 90), (5, 10)]));
+    assert!(history.lost(&named).is_empty());
+    let unknown = Plan { traffic: vec![target(9, 100)], ..Plan::default() };
+    assert!(history.config_for_delivery(&config(2, &unknown)).is_err());
+}
+
+#[test]
 fn a_rollout_starts_with_the_second_revision_and_anew_with_each_change() {
     let (mut history, plan) = (History::default(), rollout(&[10, 60]));
     history.record_publication(&config(1, &plan), 0).unwrap();

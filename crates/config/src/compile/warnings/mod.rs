@@ -10,8 +10,8 @@ use super::{Documents, TypedDocument, fields};
 use crate::document;
 use crate::problem::{Origin, Problem, Scope};
 use crate::snapshot::{Function, Policy};
-use leno_model::FunctionId;
 use leno_model::{EgressPort, EgressProtocol, MeshConfig, Run, SpiffeId, TrustDomain};
+use leno_model::{FunctionId, revision};
 use leno_policy::spec::{Action, AuthorizationRule, ConditionKey, LabelMatch, StringMatch};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -349,6 +349,7 @@ impl<'a> Mesh<'a> {
         let root = placed.scope(&self.found);
         self.callees(id, &root, &placed.document.spec.callees);
         self.files(id, &root);
+        self.revisions(id, function, &root);
         let metadata = root.field("metadata");
         let scope = metadata.field("name");
         let callers = self.callers.get(id).map_or(&[][..], Vec::as_slice);
@@ -365,6 +366,19 @@ impl<'a> Mesh<'a> {
         self.unasked(id, function, &scope);
         let spec = root.field("spec");
         self.connections(id, function, &spec.field("ports"));
+    }
+
+    /// Revisions that only a mesh with the function's history knows.
+    fn revisions(&self, id: &FunctionId, function: &Function, root: &Scope<'_>) {
+        let spec = root.field("spec");
+        let list = spec.field("traffic");
+        for (index, target) in function.plan.traffic.iter().enumerate().filter(|(_, target)| target.revision != 0) {
+            let name = revision::name(id, target.revision);
+            let message =
+                format!("only a mesh that keeps `{name}` knows it: a fresh start gives its share to the latest");
+            let fix = "keep revisions over a restart with `leno up --store FILE` or a control plane, or have `latest: true` alone in the documents from which the mesh starts";
+            list.element(index).field("revision").problem(message, fix);
+        }
     }
 
     /// Connections without requests, about which no authorizer is asked.
