@@ -61,6 +61,22 @@ impl fmt::Display for DocumentId {
     }
 }
 
+/// The documents of a file of another system, such as a compose file. Aliases and merge keys are
+/// replaced by what they stand for.
+///
+/// # Errors
+/// The text is no YAML.
+pub fn foreign_documents(file: &Path, text: &str) -> Result<Vec<Node>, Vec<Problem>> {
+    let (mut nodes, mut problems) = (Vec::new(), Vec::new());
+    for document in yaml::documents_with_aliases(text) {
+        match document {
+            Ok(node) => nodes.push(node),
+            Err(broken) => problems.push(broken_document(file, broken)),
+        }
+    }
+    if problems.is_empty() { Ok(nodes) } else { Err(problems) }
+}
+
 impl Document {
     /// Reads all documents of a text. Problems name `file`.
     ///

@@ -30,7 +30,7 @@ mod translation;
 pub mod watch;
 mod yaml;
 
-pub use collection::{Document, DocumentId, Reach};
+pub use collection::{Document, DocumentId, Reach, foreign_documents};
 pub use compile::{Documents, TypedDocument};
 pub use digest::module_hash;
 pub use document_set::{DocumentSet, load, load_text};

@@ -1,4 +1,5 @@
-//! Policies of Kubernetes and Cilium, translated into policies of the mesh.
+//! Files of other projects, translated into documents of the mesh: policies of Kubernetes and
+//! Cilium, and, by [`compose`] and [`manifests`], programs.
 //!
 //! [`translate`] replaces the documents of other projects in a [`DocumentSet`] by documents of the
 //! mesh at the same places in files. [`load`] and [`load_text`] also read and compile.
@@ -10,15 +11,24 @@
 
 mod blocks;
 mod cilium;
+mod compose;
+mod deployment;
 mod egress;
 mod externals;
 mod fqdn;
 mod http;
+mod interpolation;
 mod kubernetes;
 mod peers;
 mod ports;
 mod report;
 mod walk;
+mod workload;
+
+pub use compose::compose;
+pub use deployment::manifests;
+pub use interpolation::{Surroundings, variables};
+pub use workload::{Import, Note, Outcome};
 
 use egress::EgressRules;
 use externals::ExternalCalls;

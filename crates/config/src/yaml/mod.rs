@@ -6,7 +6,7 @@
 
 mod tree;
 
-pub(crate) use tree::{SyntaxError, documents};
+pub(crate) use tree::{SyntaxError, documents, documents_with_aliases};
 
 /// A position in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

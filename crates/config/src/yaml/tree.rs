@@ -2,6 +2,7 @@
 
 use super::{Key, Mark, Node, Value};
 use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, options};
+use std::collections::HashMap;
 
 /// Deeper than any valid document, shallow enough for recursion.
 const MAX_DEPTH: usize = 48;
@@ -26,6 +27,16 @@ pub(crate) struct SyntaxError {
 /// All documents of a file, in order; a broken one does not hide those after it. Empty documents
 /// are left out.
 pub(crate) fn documents(text: &str) -> Vec<Result<Node, SyntaxError>> {
+    parse(text, false)
+}
+
+/// The same for files of other systems, which may have aliases and merge keys (`<<`). Aliases are
+/// replaced by what they stand for.
+pub(crate) fn documents_with_aliases(text: &str) -> Vec<Result<Node, SyntaxError>> {
+    parse(text, true)
+}
+
+fn parse(text: &str, aliases: bool) -> Vec<Result<Node, SyntaxError>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let options = options! {
         disallow_directives: true,
@@ -36,7 +47,8 @@ pub(crate) fn documents(text: &str) -> Vec<Result<Node, SyntaxError>> {
     };
     let mut parser = Parser::new_from_str_with_options(text, options);
     let mut documents = Vec::new();
-    let mut builder = Builder::default();
+    let new = || Builder { aliases, ..Builder::default() };
+    let mut builder = new();
     while let Some(event) = parser.next_event() {
         let step = match event {
             Ok((event, span)) => builder.take(event, mark(&span.start)),
@@ -47,7 +59,7 @@ pub(crate) fn documents(text: &str) -> Vec<Result<Node, SyntaxError>> {
             Ok(Some(node)) => documents.extend((!node.is_null()).then_some(Ok(node))),
             Err(broken) => {
                 documents.push(Err(broken));
-                builder = Builder::default();
+                builder = new();
                 if !parser.proceed_next_document().unwrap_or(false) {
                     break;
                 }
@@ -83,6 +95,12 @@ struct Builder {
     open: Vec<Open>,
     /// The number of values so far.
     nodes: usize,
+    /// Whether aliases and merge keys are accepted.
+    aliases: bool,
+    /// The values that aliases stand for.
+    anchors: HashMap<usize, Node>,
+    /// The anchors of the open collections.
+    open_anchors: Vec<usize>,
 }
 
 enum Open {
@@ -101,17 +119,36 @@ impl Builder {
             ));
         }
         match event {
-            Event::Scalar(text, style, ..) => {
+            Event::Scalar(text, style, anchor, _) => {
                 let value = Value::Scalar { text: text.into_owned(), plain: style == ScalarStyle::Plain };
-                self.complete(Node { mark, value })
+                self.complete_anchored(Node { mark, value }, anchor)
             }
-            Event::SequenceStart(..) => self.start(Open::List(mark, Vec::new())),
-            Event::MappingStart(..) => self.start(Open::Map(mark, Vec::new(), None)),
-            Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
-                Some(Open::List(mark, nodes)) => self.complete(Node { mark, value: Value::List(nodes) }),
-                Some(Open::Map(mark, entries, _)) => self.complete(Node { mark, value: Value::Map(entries) }),
-                None => Ok(None),
-            },
+            Event::SequenceStart(_, anchor, _) => self.start(Open::List(mark, Vec::new()), anchor),
+            Event::MappingStart(_, anchor, _) => self.start(Open::Map(mark, Vec::new(), None), anchor),
+            Event::SequenceEnd | Event::MappingEnd => {
+                let anchor = self.open_anchors.pop().unwrap_or_default();
+                match self.open.pop() {
+                    Some(Open::List(mark, nodes)) => {
+                        self.complete_anchored(Node { mark, value: Value::List(nodes) }, anchor)
+                    }
+                    Some(Open::Map(mark, entries, _)) => {
+                        let entries = if self.aliases { merged(entries)? } else { entries };
+                        self.complete_anchored(Node { mark, value: Value::Map(entries) }, anchor)
+                    }
+                    None => Ok(None),
+                }
+            }
+            Event::Alias(anchor) if self.aliases => {
+                let Some(node) = self.anchors.get(&anchor) else {
+                    return Err(broken(mark, "an alias within the value that it stands for", "write the value out"));
+                };
+                self.nodes += count(node);
+                if self.nodes > MAX_NODES {
+                    return Err(broken(mark, format!("a document of more than {MAX_NODES} values"), ""));
+                }
+                let node = node.clone();
+                self.complete(node)
+            }
             Event::Alias(_) | Event::UnresolvedAlias(_) => Err(broken(
                 mark,
                 "aliases are not accepted",
@@ -121,7 +158,15 @@ impl Builder {
         }
     }
 
-    fn start(&mut self, open: Open) -> Result<Option<Node>, SyntaxError> {
+    fn complete_anchored(&mut self, node: Node, anchor: usize) -> Result<Option<Node>, SyntaxError> {
+        if self.aliases && anchor > 0 {
+            self.nodes += count(&node);
+            self.anchors.insert(anchor, node.clone());
+        }
+        self.complete(node)
+    }
+
+    fn start(&mut self, open: Open, anchor: usize) -> Result<Option<Node>, SyntaxError> {
         if let (Some(Open::Map(_, _, None)), Open::List(mark, _) | Open::Map(mark, ..)) = (self.open.last(), &open) {
             return Err(broken(
                 *mark,
@@ -130,6 +175,7 @@ impl Builder {
             ));
         }
         self.open.push(open);
+        self.open_anchors.push(anchor);
         Ok(None)
     }
 
@@ -168,6 +214,37 @@ impl Builder {
         }
         Ok(None)
     }
+}
+
+/// The number of values in a value.
+fn count(node: &Node) -> usize {
+    match &node.value {
+        Value::Scalar { .. } => 1,
+        Value::List(nodes) => 1 + nodes.iter().map(count).sum::<usize>(),
+        Value::Map(entries) => 1 + entries.iter().map(|(_, node)| count(node)).sum::<usize>(),
+    }
+}
+
+/// The entries of a mapping with those of its merge key (`<<: *defaults`), which they override.
+fn merged(entries: Vec<(Key, Node)>) -> Result<Vec<(Key, Node)>, SyntaxError> {
+    let (merges, mut entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(|(key, _)| key.text == "<<");
+    for (key, node) in merges {
+        let maps = match node.value {
+            Value::List(nodes) => nodes,
+            _ => vec![node],
+        };
+        for map in maps {
+            let Value::Map(others) = map.value else {
+                return Err(broken(key.mark, "`<<` merges mappings, and this is none", ""));
+            };
+            for (key, node) in others {
+                if entries.iter().all(|(own, _)| own.text != key.text) {
+                    entries.push((key, node));
+                }
+            }
+        }
+    }
+    Ok(entries)
 }
 
 fn broken(mark: Mark, message: impl Into<String>, fix: &str) -> SyntaxError {
