@@ -103,7 +103,10 @@ impl Trust {
     ) -> Result<AuthorityRecord, TrustError> {
         let refused = |text: String| Err(TrustError::Authority(text));
         let Some(file) = &self.file else {
-            return refused("the mesh's authority is kept in a file: give it with --ca and --ca-passphrase".to_owned());
+            return refused(
+                "the mesh's authority is kept in a file: give it with --authority and --authority-passphrase"
+                    .to_owned(),
+            );
         };
         let remedy = "copy the file of the control plane that led last; if the key is lost, --replace-authority makes this one the mesh's, and all nodes have to join again";
         let mut needed = vec![&known.key];

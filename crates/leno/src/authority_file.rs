@@ -10,11 +10,11 @@ use zeroize::Zeroizing;
 #[derive(clap::Args)]
 pub(crate) struct File {
     /// PEM file with the authority's key, encrypted, and its certificates.
-    #[arg(long, value_name = "FILE", requires = "ca_passphrase")]
-    ca: Option<PathBuf>,
+    #[arg(long, alias = "ca", value_name = "FILE", requires = "authority_passphrase")]
+    authority: Option<PathBuf>,
     /// File with the passphrase of the key.
-    #[arg(long, value_name = "FILE", requires = "ca")]
-    ca_passphrase: Option<PathBuf>,
+    #[arg(long, alias = "ca-passphrase", value_name = "FILE", requires = "authority")]
+    authority_passphrase: Option<PathBuf>,
 }
 
 /// The authority of a control plane.
@@ -42,12 +42,14 @@ impl OfControl {
 
 impl File {
     pub(crate) fn required(&self, trust_domain: &TrustDomain) -> Result<AuthorityFile> {
-        let Some((path, passphrase)) = self.given()? else { bail!("give --ca FILE and --ca-passphrase FILE") };
+        let Some((path, passphrase)) = self.given()? else {
+            bail!("give --authority FILE and --authority-passphrase FILE")
+        };
         Ok(AuthorityFile::new(path, passphrase.as_bytes(), trust_domain)?)
     }
 
     fn given(&self) -> Result<Option<(&Path, Zeroizing<String>)>> {
-        let (Some(path), Some(passphrase)) = (&self.ca, &self.ca_passphrase) else { return Ok(None) };
+        let (Some(path), Some(passphrase)) = (&self.authority, &self.authority_passphrase) else { return Ok(None) };
         let read = || format!("the passphrase of the authority's key: {}", passphrase.display());
         let text = Zeroizing::new(fs::read_to_string(passphrase).with_context(read)?);
         let line = Zeroizing::new(text.trim_end_matches(['\n', '\r']).to_owned());

@@ -1,6 +1,7 @@
 //! `leno ca`: the authority of a mesh, as an intermediate under the operator's own root, and its replacement.
 
 use crate::authority_file::File;
+use crate::output::Format;
 use crate::remote;
 use anyhow::{Context, Result};
 use leno_identity::TrustDomain;
@@ -32,7 +33,7 @@ pub(crate) enum Command {
         #[arg(long)]
         successor: bool,
         /// File with the certificates; `-`: standard input.
-        #[arg(long, value_name = "FILE")]
+        #[arg(short = 'f', long = "file", alias = "chain", value_name = "FILE")]
         chain: PathBuf,
         #[command(flatten)]
         file: File,
@@ -48,9 +49,8 @@ pub(crate) enum Command {
     },
     /// Show the authority of a mesh, its roots and when they expire, and how far a rotation is.
     Status {
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        format: Format,
         #[command(flatten)]
         server: remote::Server,
     },
@@ -80,7 +80,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
             println!("{}: the authority's certificate is in place; {counts}", file.path().display());
         }
         Command::Rotate { rotate, server } => return remote::rotate(&server, rotate),
-        Command::Status { json, server } => return remote::authority_status(&server, json),
+        Command::Status { format, server } => return remote::authority_status(&server, format),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,7 @@ use crate::columns;
 use crate::listing::{Form, print_rows};
 use crate::names::NamespaceOptions;
 use crate::remote::{self, Connection, NO_CONTROL_PLANE, Server};
-use crate::screen::{shown, shown_all, shown_json};
+use crate::screen::shown;
 use crate::table::{Column, Show};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::ValueEnum;
@@ -13,7 +13,6 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use leno_api::node::{self, Address};
-use leno_telemetry::ring::Explanation;
 use serde_json::Value;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -312,35 +311,6 @@ pub(crate) fn list(
         (seen, first) = (rows, false);
         std::thread::sleep(LOOK);
     }
-}
-
-/// Prints a node's records of one request.
-pub(crate) fn explain(request_id: &str, (node, server): (&NodeAddress, &Server), json: bool) -> Result<ExitCode> {
-    if request_id.is_empty() || !request_id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
-        bail!("`{request_id}` is not a request id: letters, digits, `-`, `_` and `.` only");
-    }
-    let node = match Source::of(server, node)? {
-        Source::ControlPlane(connection) => return remote::explain(&connection, request_id, json),
-        Source::Node(node) => node,
-    };
-    let (status, body) = node.ask(&format!("/explain/{request_id}"))?;
-    match status {
-        200 if json => println!("{}", shown_json(&body)),
-        200 => {
-            let hops: Vec<Explanation> = serde_json::from_str(&body)
-                .and_then(|hops| serde_json::from_value(shown_all(hops)))
-                .context("the node's answer is not an explanation")?;
-            print!("{}", crate::telemetry::tell(&hops));
-        }
-        404 => {
-            bail!(
-                "the node at {} does not remember request {request_id}: it keeps the most recent ones only",
-                node.admin
-            )
-        }
-        status => bail!("the node at {} answered {status}: {}", node.admin, shown(body.trim_end())),
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// A connection to the admin API of a node.

@@ -3,9 +3,12 @@
 use crate::NodeAddress;
 use crate::client::Source;
 use crate::names::NamespaceOptions;
+use crate::output::Format;
+use crate::quantity;
 use crate::remote::Server;
 use crate::screen::{shown, shown_json};
 use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
 use leno_api::log_page::{LogLine, LogPage};
 use leno_model::FunctionId;
 use std::process::ExitCode;
@@ -23,6 +26,9 @@ pub(crate) struct Options {
     /// Of the earlier lines, only the last N of each instance.
     #[arg(long, value_name = "N")]
     tail: Option<u32>,
+    /// Only lines of this last time: `10m`, `2h`.
+    #[arg(long, value_name = "DURATION", value_parser = quantity::seconds)]
+    since: Option<u64>,
     /// Only this instance: its number, or its name as `leno get instances` shows it.
     #[arg(long, value_name = "INSTANCE")]
     instance: Option<String>,
@@ -32,40 +38,57 @@ pub(crate) struct Options {
     /// Only instances on this node; with a control plane.
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// One JSON object for each line.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: Format,
 }
 
-/// Prints lines until there are no more, or until it is interrupted.
+/// The output of one function.
+struct Stream {
+    id: FunctionId,
+    /// Where the next page begins.
+    after: Option<String>,
+    /// The nodes that did not answer last time, which the user knows.
+    missing: Vec<String>,
+}
+
+/// Prints lines of these functions until there are no more, or until it is interrupted.
 pub(crate) fn run(
-    function: &str,
+    functions: &[String],
     namespace: &NamespaceOptions,
     options: &Options,
     (server, node): (&Server, &NodeAddress),
 ) -> Result<ExitCode> {
     let source = Source::of(server, node)?;
-    let id = namespace.function(source.namespace(), function)?;
+    let stream = |name: &String| {
+        let id = namespace.function(source.namespace(), name)?;
+        Ok(Stream { id, after: None, missing: Vec::new() })
+    };
+    let mut streams: Vec<Stream> = functions.iter().map(stream).collect::<Result<_>>()?;
     ensure!(
         options.node.is_none() || matches!(source, Source::ControlPlane(_)),
         "--node is for a control plane; name it by --server, LENO_SERVER or a context"
     );
     let filter = options.filter()?;
-    let (mut after, mut told) = (None, Vec::new());
+    let since = options.since.map(|since| Timestamp::now().as_millisecond() as f64 / 1e3 - since as f64);
+    let many = streams.len() > 1;
     loop {
-        let page = page(&source, &id, &filter, options.tail, after.as_deref())?;
-        for missing in page.missing.iter().filter(|missing| !told.contains(*missing)) {
-            eprintln!("leno: {}", shown(missing));
+        let mut more = false;
+        for Stream { id, after, missing } in &mut streams {
+            let page = page(&source, id, &filter, options.tail, after.as_deref())?;
+            for missing in page.missing.iter().filter(|name| !missing.contains(*name)) {
+                eprintln!("leno: {}", shown(missing));
+            }
+            *missing = page.missing;
+            if page.dropped > 0 {
+                eprintln!("… {} dropped", counted(page.dropped));
+            }
+            for line in page.lines.iter().filter(|line| since.is_none_or(|since| line.time >= since)) {
+                println!("{}", told_line(line, many.then_some(&*id), options.format.is_json())?);
+            }
+            *after = Some(page.after);
+            more |= page.more;
         }
-        told = page.missing;
-        if page.dropped > 0 {
-            eprintln!("… {} dropped", counted(page.dropped));
-        }
-        for line in &page.lines {
-            println!("{}", told_line(line, options.json)?);
-        }
-        after = Some(page.after);
-        if page.more {
+        if more {
             continue;
         }
         if !options.follow {
@@ -115,14 +138,19 @@ fn page(source: &Source, id: &FunctionId, filter: &str, tail: Option<u32>, after
     }
 }
 
-/// `!` marks standard error, as in the log of a node.
-fn told_line(line: &LogLine, json: bool) -> Result<String> {
+/// `!` marks standard error, as in the log of a node. `function`: names it, where there are several.
+fn told_line(line: &LogLine, function: Option<&FunctionId>, json: bool) -> Result<String> {
     if json {
-        return Ok(shown_json(&serde_json::to_string(line)?).into_owned());
+        let mut line = serde_json::to_value(line)?;
+        if let Some(function) = function {
+            line["function"] = function.to_string().into();
+        }
+        return Ok(shown_json(&line.to_string()).into_owned());
     }
     let mark = if line.stream == "stderr" { '!' } else { '|' };
     let node = if line.node.is_empty() { String::new() } else { format!("{}/", shown(&line.node)) };
-    Ok(format!("{node}{} {mark} {}", line.instance, shown(&line.text)))
+    let function = function.map(|function| format!("{function} ")).unwrap_or_default();
+    Ok(format!("{function}{node}{} {mark} {}", line.instance, shown(&line.text)))
 }
 
 /// `1 line`, `1,204 lines`
@@ -155,8 +183,10 @@ mod tests {
     fn a_line_moves_no_cursor() {
         let (node, stream, text) = ("n1".to_owned(), "stderr".to_owned(), "a\x1b[2J\u{202e}b".to_owned());
         let line = LogLine { node, instance: 3, time: 0.5, stream, text };
-        assert_eq!(told_line(&line, false).unwrap(), r"n1/3 ! a\u{1b}[2J\u{202e}b");
-        let json = told_line(&line, true).unwrap();
+        assert_eq!(told_line(&line, None, false).unwrap(), r"n1/3 ! a\u{1b}[2J\u{202e}b");
+        let id = FunctionId::new("demo", "shop").unwrap();
+        assert!(told_line(&line, Some(&id), false).unwrap().starts_with("demo/shop n1/3 ! a"));
+        let json = told_line(&line, None, true).unwrap();
         assert!(!json.contains(char::is_control) && !json.contains('\u{202e}'), "{json}");
     }
 }

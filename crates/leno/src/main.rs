@@ -13,8 +13,10 @@ mod client;
 mod columns;
 mod control;
 mod describe;
+mod explain;
 mod harden;
 mod hot_restart;
+mod import;
 mod jails;
 mod listing;
 mod logs;
@@ -23,6 +25,7 @@ mod node;
 mod notify;
 mod observe;
 mod private_file;
+mod quantity;
 mod remote;
 mod screen;
 mod signals;
@@ -37,7 +40,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use leno_api::node::Address;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// A service mesh for serverless functions: it judges every request in a fresh sandbox.
@@ -65,8 +68,8 @@ enum Command {
     /// connections, open requests complete (`limits.drainTimeout`), and functions stop. A second
     /// signal ends open requests.
     Up {
-        /// A YAML file, or a folder of them.
-        path: PathBuf,
+        #[command(flatten)]
+        documents: DocumentPath,
         /// Worker threads that carry requests; default: one per core.
         #[arg(long, value_name = "N")]
         workers: Option<usize>,
@@ -103,11 +106,30 @@ enum Command {
     /// about users where no policy verifies tokens, callers that do not list the callee, identities
     /// of another trust domain, functions without a caller.
     Check {
-        /// A YAML file, or a folder of them.
-        path: PathBuf,
+        #[command(flatten)]
+        documents: DocumentPath,
         /// End with 2 if there are warnings.
         #[arg(long)]
         strict: bool,
+    },
+    /// Write documents from a compose file, or from manifests of Kubernetes (Deployment,
+    /// StatefulSet, Job, with Service, Ingress and ConfigMap), for your review.
+    ///
+    /// The report on standard error has file and line of each field that is adapted, dropped or
+    /// left to do. Policies of Kubernetes and Cilium need no import: `leno check` reads them.
+    Import {
+        /// `compose.yaml`, or manifests of Kubernetes.
+        #[arg(required_unless_present = "file")]
+        path: Option<PathBuf>,
+        /// The same, as in other commands.
+        #[arg(short, long, value_name = "PATH", conflicts_with = "path")]
+        file: Option<PathBuf>,
+        /// New file for the documents; without it, or with `-`: standard output.
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// Namespace of the documents, instead of the one in the file.
+        #[arg(short, long, value_name = "NAMESPACE")]
+        namespace: Option<String>,
     },
     /// Start a control plane that takes definitions through its API and serves nodes.
     ///
@@ -214,23 +236,23 @@ enum Command {
         /// Only the release of this command.
         #[arg(long)]
         client: bool,
-        /// Format of the answer.
-        #[arg(short, long, value_enum, default_value_t = version::Form::Text)]
-        output: version::Form,
+        #[command(flatten)]
+        format: output::Format,
         #[command(flatten)]
         server: remote::Server,
         #[command(flatten)]
         node: NodeAddress,
     },
-    /// Show the standard output and standard error of instances of a function or a job.
+    /// Show the standard output and standard error of instances of functions and jobs.
     ///
     /// A node keeps the latest 64 KiB of each running instance, and of the one that ended last; of an
     /// ended job for a day.
     /// Asks the node of this account, unless --server, LENO_SERVER or --context names a control
     /// plane, which asks all nodes that have the function.
     Logs {
-        /// Function or job: `name`, or `namespace/name`.
-        function: String,
+        /// Functions or jobs: `name`, or `namespace/name`.
+        #[arg(value_name = "FUNCTION", required = true)]
+        functions: Vec<String>,
         #[command(flatten)]
         namespace: names::NamespaceOptions,
         #[command(flatten)]
@@ -277,15 +299,21 @@ enum Command {
     /// Asks the node of this account, unless --server, LENO_SERVER or --context names a control
     /// plane, which asks all nodes.
     Explain {
-        /// The response's `x-request-id`, also in the access log.
-        request_id: String,
+        /// The response's `x-request-id`, also in the access log and in `leno observe`; its first
+        /// characters are enough.
+        #[arg(required_unless_present = "last")]
+        request_id: Option<String>,
+        /// The last request, of those that the filters match.
+        #[arg(long, conflicts_with = "request_id")]
+        last: bool,
+        #[command(flatten)]
+        filter: observe::Filter,
         #[command(flatten)]
         server: remote::Server,
         #[command(flatten)]
         node: NodeAddress,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        format: output::Format,
     },
 }
 
@@ -298,9 +326,8 @@ enum Suggest {
     Egress {
         /// Function or job: `name`, or `namespace/name`.
         function: String,
-        /// Print the refused destinations as JSON.
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        format: output::Format,
         #[command(flatten)]
         node: NodeAddress,
     },
@@ -322,6 +349,23 @@ struct Guards {
     /// start.
     #[arg(long, env = "LENO_ANY_CALLER")]
     any_caller: bool,
+}
+
+/// The documents of a command.
+#[derive(clap::Args)]
+struct DocumentPath {
+    /// A YAML file, or a folder of them.
+    #[arg(required_unless_present = "file")]
+    path: Option<PathBuf>,
+    /// The same, as in other commands.
+    #[arg(short, long, value_name = "PATH", conflicts_with = "path")]
+    file: Option<PathBuf>,
+}
+
+impl DocumentPath {
+    fn path(&self) -> &Path {
+        self.path.as_deref().or(self.file.as_deref()).unwrap_or(Path::new("."))
+    }
 }
 
 #[derive(clap::Args)]
@@ -381,13 +425,15 @@ fn main() -> ExitCode {
         }
     };
     let result = match cli.command {
-        Command::Up { path, workers, store, guards } => {
-            harden::process(guards.debuggable).and_then(|()| up::run(&path, workers, store.as_deref(), &guards))
-        }
+        Command::Up { documents, workers, store, guards } => harden::process(guards.debuggable)
+            .and_then(|()| up::run(documents.path(), workers, store.as_deref(), &guards)),
         Command::Node { arguments, gateway } => start(&arguments, gateway),
         Command::Gateway(arguments) => start(&arguments, true),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
-        Command::Check { path, strict } => check::run(&path, strict),
+        Command::Check { documents, strict } => check::run(documents.path(), strict),
+        Command::Import { path, file, output, namespace } => {
+            import::run(&path.or(file).unwrap_or_default(), output.as_deref(), namespace.as_deref())
+        }
         Command::Control(options) => harden::process(false).and_then(|()| control::run(&options)),
         Command::Apply { sources, if_version, dry_run, wait, server } => {
             remote::apply(&server, &sources, if_version, dry_run, wait)
@@ -404,7 +450,7 @@ fn main() -> ExitCode {
         Command::Describe { kind, name, namespace, server, node } => {
             describe::run(kind, &name, &namespace, (&server, &node))
         }
-        Command::Version { client, output, server, node } => version::run(client, output, &server, &node),
+        Command::Version { client, format, server, node } => version::run(client, format, &server, &node),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "leno", &mut script);
@@ -414,12 +460,14 @@ fn main() -> ExitCode {
         Command::Manual { folder } => {
             clap_mangen::generate_to(Cli::command(), folder).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
-        Command::Logs { function, namespace, options, server, node } => {
-            logs::run(&function, &namespace, &options, (&server, &node))
+        Command::Logs { functions, namespace, options, server, node } => {
+            logs::run(&functions, &namespace, &options, (&server, &node))
         }
         Command::Observe { filter, printing, server, node } => observe::run((&node, &server), &filter, &printing),
-        Command::Suggest(Suggest::Egress { function, json, node }) => suggest::egress(&function, &node, json),
-        Command::Explain { request_id, server, node, json } => client::explain(&request_id, (&node, &server), json),
+        Command::Suggest(Suggest::Egress { function, format, node }) => suggest::egress(&function, &node, format),
+        Command::Explain { request_id, last: _, filter, server, node, format } => {
+            explain::run(request_id.as_deref(), &filter, (&node, &server), format)
+        }
     };
     match result {
         Ok(code) => code,

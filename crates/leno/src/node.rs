@@ -2,7 +2,7 @@
 
 use crate::hot_restart::{ChildProcess, ChildStarter, Program};
 use crate::signals::Stop;
-use crate::{Guards, allocator, harden, jails, notify, telemetry};
+use crate::{Guards, allocator, harden, jails, notify, quantity, telemetry};
 use anyhow::{Context, Result, bail, ensure};
 use leno_agent::{BACKOFF, JoinOptions, enrol, follow, settings};
 use leno_api::node::{self as admin, Address, Admin, Listener, PARENT_PID, ParentListener};
@@ -64,11 +64,12 @@ pub(crate) struct Arguments {
     /// File with the token for an admin listener with IP.
     #[arg(long, value_name = "FILE")]
     admin_token: Option<PathBuf>,
-    /// Processors that the node offers to instances, in thousandths; default: all of the machine's.
-    #[arg(long, value_name = "MILLIS")]
+    /// Processors that the node offers to instances: `0.5`, or a number of thousandths; default: all
+    /// of the machine's.
+    #[arg(long, value_name = "CPU", value_parser = quantity::cpu)]
     offer_cpu: Option<u64>,
-    /// Bytes of memory that it offers; default: all of the machine's.
-    #[arg(long, value_name = "BYTES")]
+    /// Memory that it offers: `512Mi`, or a number of bytes; default: all of the machine's.
+    #[arg(long, value_name = "SIZE", value_parser = quantity::memory)]
     offer_memory: Option<u64>,
     /// Instances that it offers to run; default: 250. 0: none.
     #[arg(long, value_name = "N")]

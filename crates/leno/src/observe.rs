@@ -2,6 +2,7 @@
 
 use crate::NodeAddress;
 use crate::client::Source;
+use crate::output::Format;
 use crate::remote::{self, Server};
 use crate::screen::{shown, shown_json};
 use anyhow::{Context, Result, ensure};
@@ -66,9 +67,8 @@ enum Kind {
 /// The output options of `leno observe`.
 #[derive(clap::Args)]
 pub(crate) struct Printing {
-    /// One JSON object for each flow.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: Format,
     /// Print the last N flows that the node keeps, and end.
     #[arg(long, value_name = "N")]
     last: Option<usize>,
@@ -94,7 +94,7 @@ pub(crate) fn run((node, server): (&NodeAddress, &Server), filter: &Filter, prin
             eprintln!("leno: {} flows were forgotten before they could be shown", answer.missed);
         }
         for flow in flows {
-            if printing.json {
+            if printing.format.is_json() {
                 println!("{}", shown_json(&serde_json::to_string(flow)?));
             } else {
                 println!("{}", line(flow, io::stdout().is_terminal()));
@@ -109,7 +109,7 @@ pub(crate) fn run((node, server): (&NodeAddress, &Server), filter: &Filter, prin
 }
 
 /// Flows since an earlier answer. `told`: the nodes that did not answer, which the user knows.
-fn look(source: &Source, seen: Option<&str>, told: &mut Vec<String>) -> Result<Flows> {
+pub(crate) fn look(source: &Source, seen: Option<&str>, told: &mut Vec<String>) -> Result<Flows> {
     let node = match source {
         Source::ControlPlane(connection) => return remote::flows(connection, seen, told),
         Source::Node(node) => node,
@@ -121,7 +121,7 @@ fn look(source: &Source, seen: Option<&str>, told: &mut Vec<String>) -> Result<F
 }
 
 impl Filter {
-    fn matches(&self, flow: &Flow) -> bool {
+    pub(crate) fn matches(&self, flow: &Flow) -> bool {
         let verdict = self.verdict.map(|verdict| match verdict {
             Verdict::Allow => "allow",
             Verdict::Deny => "deny",
@@ -194,6 +194,9 @@ fn line(flow: &Flow, colour: bool) -> String {
     if !flow.reason.is_empty() {
         let _ = write!(line, " {}", shown(&flow.reason));
     }
+    if !flow.request_id.is_empty() {
+        let _ = write!(line, " id={}", shown(&flow.request_id));
+    }
     line
 }
 
@@ -255,7 +258,9 @@ mod tests {
 
     #[test]
     fn nothing_of_a_flow_acts_on_a_terminal() {
-        let told = line(&flow("a/b\x1b[2J-1", None), false);
-        assert!(!told.contains('\x1b'), "{told}");
+        let mut flow = flow("a/b\x1b[2J-1", None);
+        flow.request_id = "4bf92f\x1b[2J".to_owned();
+        let told = line(&flow, false);
+        assert!(!told.contains('\x1b') && told.ends_with(r" id=4bf92f\u{1b}[2J"), "{told}");
     }
 }

@@ -8,6 +8,30 @@ use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 use std::process::exit;
 
+/// The format of an answer that is no listing.
+#[derive(Clone, Copy, clap::Args)]
+pub(crate) struct Format {
+    /// Format of the output.
+    #[arg(short, long, value_enum, default_value_t = Form::Text)]
+    output: Form,
+    #[arg(long, conflicts_with = "output", hide = true)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    /// Text for people.
+    Text,
+    /// JSON: one value, or one object on each line.
+    Json,
+}
+
+impl Format {
+    pub(crate) fn is_json(self) -> bool {
+        self.json || self.output == Form::Json
+    }
+}
+
 /// The status of a program that SIGPIPE has ended, as shells show it.
 const SIGPIPE_STATUS: i32 = 128 + 13;
 

@@ -19,6 +19,7 @@ use crate::check::counted;
 use crate::columns;
 use crate::listing::{Form, print_rows};
 use crate::names::NamespaceOptions;
+use crate::quantity;
 use crate::screen::shown;
 use crate::table::{Column, Show};
 use anyhow::{Context, Result, bail, ensure};
@@ -62,7 +63,7 @@ pub(crate) struct Wait {
     #[arg(long, conflicts_with = "dry_run")]
     wait: bool,
     /// How long to wait.
-    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = token::duration, requires = "wait")]
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = quantity::duration, requires = "wait")]
     timeout: Duration,
 }
 

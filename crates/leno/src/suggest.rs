@@ -2,6 +2,7 @@
 
 use crate::NodeAddress;
 use crate::client::Node;
+use crate::output::Format;
 use crate::screen::{shown, shown_all, shown_json};
 use anyhow::{Context, Result, bail, ensure};
 use leno_model::FunctionId;
@@ -34,14 +35,14 @@ struct HostSuggestion {
 }
 
 /// Prints documents that would allow a function's refused calls to external services.
-pub(crate) fn egress(function: &str, node: &NodeAddress, json: bool) -> Result<ExitCode> {
+pub(crate) fn egress(function: &str, node: &NodeAddress, format: Format) -> Result<ExitCode> {
     let node = Node::of(node)?;
     let functions: Vec<FunctionId> = names(&node, "/functions", "function")?;
     let callers = functions.iter().cloned().chain(names(&node, "/jobs", "job")?).collect::<Vec<_>>();
     let id = find(&callers, function)?;
     let (status, body) = node.ask(&format!("/destinations/{id}"))?;
     ensure!(status == 200, "the node at {} answered {status}: {}", node.admin, shown(body.trim_end()));
-    if json {
+    if format.is_json() {
         println!("{}", shown_json(&body));
         return Ok(ExitCode::SUCCESS);
     }

@@ -55,14 +55,20 @@ fn rough(seconds: i64) -> String {
 
 /// Prints rows below each other, in columns as wide as they need.
 pub(crate) fn print(rows: &[Vec<String>]) {
+    lines(rows).iter().for_each(|line| println!("{line}"));
+}
+
+/// The lines of such a table.
+pub(crate) fn lines(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.first().map_or(0, Vec::len);
     let length = |cell: &String| cell.chars().count();
     let widths: Vec<usize> =
         (0..columns).map(|column| rows.iter().map(|row| length(&row[column])).max().unwrap_or(0)).collect();
-    for row in rows {
-        let line: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        println!("{}", line.join("  ").trim_end());
-    }
+    let line = |row: &Vec<String>| {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        cells.join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::NodeAddress;
 use crate::client::Source;
+use crate::output::Format;
 use crate::remote::Server;
 use crate::screen::{shown, shown_json};
 use anyhow::{Context, Result};
@@ -11,18 +12,9 @@ use std::process::ExitCode;
 /// The release of this program.
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
-/// The format of the answer.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Form {
-    /// One line for each.
-    Text,
-    /// JSON.
-    Json,
-}
-
 /// Prints the releases of the client and of the control plane or node. Without a control plane, a
 /// node that does not run is no failure.
-pub(crate) fn run(only_client: bool, form: Form, server: &Server, node: &NodeAddress) -> Result<ExitCode> {
+pub(crate) fn run(only_client: bool, format: Format, server: &Server, node: &NodeAddress) -> Result<ExitCode> {
     let mut answer = json!({ "client": RELEASE });
     if !only_client {
         match Source::of(server, node)? {
@@ -40,7 +32,7 @@ pub(crate) fn run(only_client: bool, form: Form, server: &Server, node: &NodeAdd
             }
         }
     }
-    if form == Form::Json {
+    if format.is_json() {
         println!("{}", shown_json(&answer.to_string()));
         return Ok(ExitCode::SUCCESS);
     }

@@ -103,7 +103,7 @@ impl Leading {
             Some(file) => Authorities { held: file.open()?, file: Some(file.path().display().to_string()), replace },
             None => {
                 tracing::warn!(
-                    "the authority's key is in memory only: nodes have to join again when the control plane is started again; give --ca"
+                    "the authority's key is in memory only: nodes have to join again when the control plane is started again; give --authority"
                 );
                 Authorities { replace, ..Authorities::in_memory(Authority::new(&trust_domain)?) }
             }

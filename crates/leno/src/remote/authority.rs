@@ -2,6 +2,7 @@
 
 use super::connection::Connection;
 use super::context::Server;
+use crate::output::Format;
 use crate::screen::{shown, shown_json};
 use anyhow::{Result, bail};
 use jiff::Timestamp;
@@ -126,8 +127,8 @@ fn progress(status: &AuthorityAnswer) -> String {
 }
 
 /// `leno ca status`
-pub(crate) fn status(server: &Server, json: bool) -> Result<ExitCode> {
-    tell(&Connection::to(server)?.get("/v1/authority")?, json)?;
+pub(crate) fn status(server: &Server, format: Format) -> Result<ExitCode> {
+    tell(&Connection::to(server)?.get("/v1/authority")?, format.is_json())?;
     Ok(ExitCode::SUCCESS)
 }
 

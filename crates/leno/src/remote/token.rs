@@ -2,12 +2,12 @@
 
 use super::{Connection, Listing, Server, checked, rows};
 use crate::listing::{Form, print_rows};
+use crate::quantity;
 use crate::screen::shown;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use leno_api::control::types::{JoinTokenRequest, NewJoinToken, NewToken, Role, TokenRequest};
 use std::collections::BTreeSet;
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// The permissions of a token's bearer.
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -42,7 +42,7 @@ pub(crate) enum Token {
         #[arg(long, value_name = "NAMESPACE")]
         namespace: Vec<String>,
         /// Lifetime: `90d`, `12h`. Without it: until it is revoked.
-        #[arg(long, value_name = "DURATION", value_parser = lifetime)]
+        #[arg(long, value_name = "DURATION", value_parser = quantity::seconds)]
         expires: Option<u64>,
         /// Purpose of the token.
         #[arg(long, default_value = "")]
@@ -74,14 +74,14 @@ pub(crate) enum Token {
         #[arg(long, value_name = "NAME")]
         zone: Option<String>,
         /// Lifetime: `15m`, `12h`. Without it: an hour.
-        #[arg(long, value_name = "DURATION", value_parser = lifetime)]
+        #[arg(long, value_name = "DURATION", value_parser = quantity::seconds)]
         expires: Option<u64>,
-        /// Thousandths of a processor that the node may offer at most, even if it claims more.
-        /// Without it: those of 1024 processors.
-        #[arg(long, value_name = "MILLIS")]
+        /// Processors that the node may offer at most, even if it claims more: `0.5`, or a number of
+        /// thousandths. Without it: 1024.
+        #[arg(long, value_name = "CPU", value_parser = quantity::cpu)]
         max_cpu: Option<u64>,
-        /// Bytes of memory that it may offer at most. Without it: 16 TiB.
-        #[arg(long, value_name = "BYTES")]
+        /// Memory that it may offer at most: `512Mi`, or a number of bytes. Without it: 16 TiB.
+        #[arg(long, value_name = "SIZE", value_parser = quantity::memory)]
         max_memory: Option<u64>,
         /// Instances that it may offer to run at most. Without it: 10,000.
         #[arg(long, value_name = "N")]
@@ -98,21 +98,6 @@ pub(crate) enum Token {
         /// Its public part, as `leno token list` shows it.
         id: String,
     },
-}
-
-/// A duration, such as `90d`.
-pub(super) fn duration(text: &str) -> Result<Duration> {
-    lifetime(text).map(Duration::from_secs)
-}
-
-/// A duration, in seconds.
-fn lifetime(text: &str) -> Result<u64> {
-    let units = [("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)];
-    let seconds = units.into_iter().find_map(|(unit, length)| {
-        let count: u64 = text.strip_suffix(unit)?.parse().ok()?;
-        count.checked_mul(length)
-    });
-    seconds.filter(|seconds| *seconds > 0).context("expected a duration, such as 90d or 12h")
 }
 
 /// Carries out `leno token …`.
@@ -163,17 +148,4 @@ pub(crate) fn token(server: &Server, command: Token) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lifetimes() {
-        assert_eq!(["90d", "1h", "5s"].map(|text| lifetime(text).unwrap()), [7_776_000, 3600, 5]);
-        for bad in ["", "d", "0d", "-1h", "1", "1w", "999999999999999999d"] {
-            assert!(lifetime(bad).is_err(), "{bad}");
-        }
-    }
 }

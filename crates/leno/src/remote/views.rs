@@ -1,11 +1,10 @@
 //! Rows of nodes, through the control plane; and the wait for changed functions.
 
 use super::Connection;
-use crate::screen::{shown, shown_all, shown_json};
-use anyhow::{Context, Result, bail, ensure};
+use crate::screen::shown;
+use anyhow::{Context, Result, bail};
 use leno_api::control::ViewPage;
 use leno_telemetry::flows::{Flow, Flows};
-use leno_telemetry::ring::Explanation;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -41,22 +40,11 @@ pub(crate) fn flows(connection: &Connection, seen: Option<&str>, told: &mut Vec<
     Ok(Flows { flows, missed: page.missed, next: page.after })
 }
 
-/// Prints the records of all nodes of one request.
-pub(crate) fn explain(connection: &Connection, request_id: &str, json: bool) -> Result<ExitCode> {
+/// The records of a request, of all nodes; none: no node that answered remembers it.
+pub(crate) fn explain(connection: &Connection, request_id: &str) -> Result<Vec<Value>> {
     let page: ViewPage = connection.get(&format!("/v1/requests/{request_id}"))?;
     tell_missing(&page.missing);
-    ensure!(
-        !page.rows.is_empty(),
-        "no node that answered remembers request {request_id}: each keeps the most recent ones only"
-    );
-    if json {
-        println!("{}", shown_json(&Value::Array(page.rows).to_string()));
-        return Ok(ExitCode::SUCCESS);
-    }
-    let hops: Vec<Explanation> =
-        serde_json::from_value(shown_all(Value::Array(page.rows))).context("the answer is not an explanation")?;
-    print!("{}", crate::telemetry::tell(&hops));
-    Ok(ExitCode::SUCCESS)
+    Ok(page.rows)
 }
 
 /// Waits until functions and jobs are ready, or one has failed.

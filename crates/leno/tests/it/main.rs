@@ -40,3 +40,4 @@ mod up;
 mod upgrade;
 mod views;
 mod withdrawal;
+mod workloads;
