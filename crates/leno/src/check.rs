@@ -1,5 +1,6 @@
 //! `leno check`: finds all problems that `leno up` would refuse, without starting anything.
 
+use crate::component_cache;
 use crate::screen::shown;
 use crate::table;
 use anyhow::Result;
@@ -7,11 +8,12 @@ use leno_config::{Effort, Problem, Snapshot, TranslationRow};
 use leno_intake::Intake;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Prints the definitions of the documents, or every problem in them. `strict`: warnings are a
 /// failure too.
 pub(crate) fn run(path: &Path, strict: bool) -> Result<ExitCode> {
-    match Intake::default().check(path, &Effort::unbounded()) {
+    match Intake::new(Arc::new(component_cache::modules())).check(path, &Effort::unbounded()) {
         Ok(snapshot) => {
             let warnings = snapshot.warnings();
             println!("{}: {}", path.display(), snapshot.read());

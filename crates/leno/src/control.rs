@@ -6,6 +6,7 @@
 //! is gone.
 
 use crate::authority_file;
+use crate::notify;
 use crate::signals::Stop;
 use crate::telemetry;
 use anyhow::{Context, Result, ensure};
@@ -152,6 +153,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
                 Err(error) => return Err(error),
             }
         }
+        notify::send("STOPPING=1");
         anyhow::Ok(())
     })?;
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -203,6 +205,9 @@ async fn follow(service: &Arc<Service>, url: &str, stop: &mut Stop) -> Option<Te
             Ok((Some(term), _)) => break Some(term),
             Ok((None, leader)) => {
                 if told != leader {
+                    if leader.is_some() {
+                        notify::send("READY=1");
+                    }
                     tracing::info!("following {}", leader.as_deref().unwrap_or("nobody yet"));
                     told.clone_from(&leader);
                 }
@@ -249,6 +254,7 @@ async fn lead(
         (state.leading, state.leader) = (Some(leading.clone()), None);
     }
     tracing::info!("this control plane leads");
+    notify::send("READY=1");
     let mut nodes = None;
     let ends = loop {
         // Nodes that received an empty configuration would stop their instances.

@@ -11,6 +11,7 @@ mod ca;
 mod check;
 mod client;
 mod columns;
+mod component_cache;
 mod control;
 mod describe;
 mod explain;

@@ -1,5 +1,6 @@
 //! `leno node` and `leno gateway`: one node of a mesh whose control plane is another process.
 
+use crate::component_cache;
 use crate::hot_restart::{ChildProcess, ChildStarter, Program};
 use crate::signals::Stop;
 use crate::{Guards, allocator, harden, jails, notify, quantity, telemetry};
@@ -229,7 +230,7 @@ async fn node(
     let (admin, leaves_file) = (admin_listener.address()?, admin_listener.leaves_file());
     let (sole, alone) = watch::channel(false);
     let mut starter = ChildStarter { program, admin: admin_listener.descriptors()?, half, descriptors, alone };
-    let mut running = leno_node::start(mesh, workers, engines, Arc::default(), join).await?;
+    let mut running = leno_node::start(mesh, workers, engines, Arc::new(component_cache::modules()), join).await?;
     let take_over = async {
         match following {
             Some(membership) => {

@@ -3,8 +3,10 @@
 use crate::Guards;
 use crate::allocator;
 use crate::check;
+use crate::component_cache;
 use crate::harden;
 use crate::jails;
+use crate::notify;
 use crate::signals::Stop;
 use crate::telemetry;
 use anyhow::{Context, Result};
@@ -39,9 +41,10 @@ const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 /// Runs until a signal ends it.
 pub(crate) fn run(path: &Path, workers: Option<usize>, store: Option<&Path>, guards: &Guards) -> Result<ExitCode> {
+    telemetry::start();
     // The check compiles modules and the node runs the compiled ones: an interpreter need not
     // compile twice.
-    let modules = Arc::new(Modules::default());
+    let modules = Arc::new(component_cache::modules());
     let intake = Intake::new(modules.clone());
     let snapshot = match intake.check(path, &Effort::unbounded()) {
         Ok(snapshot) => snapshot,
@@ -50,7 +53,6 @@ pub(crate) fn run(path: &Path, workers: Option<usize>, store: Option<&Path>, gua
             return Ok(ExitCode::from(2));
         }
     };
-    telemetry::start();
     let workers = workers.map(|count| NonZeroUsize::new(count).context("--workers must be at least 1")).transpose()?;
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let store = store.map(Store::open).transpose()?.unwrap_or_else(Store::memory);
@@ -154,6 +156,7 @@ async fn up(
         return Ok(ExitCode::SUCCESS);
     }
     announce(&running, &admin, path, &snapshot);
+    notify::send("READY=1");
     tokio::spawn(allocator::give_back());
 
     let (changed, mut changes) = mpsc::unbounded_channel();
@@ -181,6 +184,7 @@ async fn up(
             _ = interrupt.recv() => break,
         };
     }
+    notify::send("STOPPING=1");
     tracing::info!("ending: no new connections, requests under way may end; another signal ends them");
     running.stop_unless(Stop::new()?.asked()).await?;
     Ok(ExitCode::SUCCESS)

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// instances first.
 const GRACE: Duration = Duration::from_secs(30);
 
+/// The environment variable with the folder of what a node compiles.
+const CACHE: &str = "LENO_CACHE";
+
 /// A child process and the output that it has written. Dropping it terminates it and its instances.
 pub struct Process {
     name: String,
@@ -24,6 +27,10 @@ impl Process {
     /// Starts a command. The process inherits the CPU affinity of this thread.
     pub fn spawn(command: &mut Command) -> io::Result<Self> {
         let output = tempfile::tempfile()?;
+        if !command.get_envs().any(|(name, _)| name == CACHE) {
+            // Not that of the machine, and not compiled again by each test.
+            command.env(CACHE, concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tmp/cache"));
+        }
         let child = command.stdout(output.try_clone()?).stderr(output.try_clone()?).spawn()?;
         let name = [command.get_program()].into_iter().chain(command.get_args().take(1));
         let name = name.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");

@@ -5,7 +5,9 @@ mod hosts;
 use leno_testkit::curl;
 use leno_testkit::mesh::{self, ALLOW_ALL, Mesh, echo_function, first_answer, policy};
 use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 fn public_echo() -> String {
     echo_function("echo", "  expose: [{hosts: [\"*\"], path: /}]") + &policy("open", "echo", ALLOW_ALL)
@@ -41,6 +43,31 @@ fn carries_a_request_and_keeps_its_record() {
         line.and_then(|value| value.parse::<u64>().ok()).unwrap_or_else(|| panic!("no {name}: {metrics}"))
     };
     assert!(counted("messages") >= 1 && counted("resources") >= 4 && counted("bytes") > 500, "{metrics}");
+}
+
+#[test]
+fn the_service_manager_is_told_when_it_serves() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let said = || {
+        let mut state = [0; 64];
+        let length = manager.recv(&mut state).expect("a state");
+        String::from_utf8_lossy(&state[..length]).into_owned()
+    };
+    let mut leno = Command::new(env!("CARGO_BIN_EXE_leno"));
+    leno.env("NOTIFY_SOCKET", &socket);
+    let mesh = Mesh::start_with_command(leno, "", &public_echo(), |_| ());
+    assert_eq!(said(), "READY=1");
+    drop(mesh);
+    assert_eq!(said(), "STOPPING=1");
+    let mut leno = Command::new(env!("CARGO_BIN_EXE_leno"));
+    leno.args(["control", "--api", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--data"]);
+    let mut control = leno.arg(folder.path().join("data")).env("NOTIFY_SOCKET", &socket).spawn().unwrap();
+    assert_eq!(said(), "READY=1");
+    control.kill().unwrap();
+    control.wait().unwrap();
 }
 
 /// A regression test: the gateway answered 404 for some milliseconds, for functions that it was

@@ -3,10 +3,14 @@
 use aws_lc_rs::digest::{SHA256, digest};
 use leno_model::ModuleHash;
 use leno_sandbox::EngineError;
+pub use leno_sandbox::component::CompiledComponents;
 use leno_sandbox::component::{self, Component, Components};
 use leno_sandbox::extension::{self, Extensions, Module};
 use std::collections::HashMap;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The first bytes of a component, in the current version of the format.
 const COMPONENT: &[u8] = b"\0asm\x0d\0\x01\0";
@@ -23,6 +27,7 @@ pub(crate) fn module_hash(module: &[u8]) -> ModuleHash {
 pub struct Modules {
     extensions: Mutex<Option<Extensions>>,
     components: Mutex<Option<Components>>,
+    cache: Option<CompiledComponents>,
     compiled: Mutex<HashMap<ModuleHash, Result<CompiledModule, ModuleError>>>,
 }
 
@@ -59,6 +64,11 @@ enum CompiledModule {
 }
 
 impl Modules {
+    /// No modules yet. `cache`: where compiled components are kept for the next process.
+    pub fn new(cache: Option<CompiledComponents>) -> Self {
+        Self { cache, ..Self::default() }
+    }
+
     /// Compiles a module or a component, unless its hash is known. Takes some tens of milliseconds,
     /// or seconds for an interpreter, and does not belong on a worker thread.
     ///
@@ -80,7 +90,8 @@ impl Modules {
     /// is the engine's error about the bytes.
     fn compile(&self, bytes: &[u8]) -> Result<Result<CompiledModule, ModuleError>, ModuleError> {
         if bytes.starts_with(COMPONENT) {
-            let component = engine(&self.components, Components::new)?.compile(bytes);
+            let engine = engine(&self.components, || Components::new(self.cache.clone()))?;
+            let component = with_progress(bytes.len(), || engine.compile(bytes));
             return Ok(component
                 .map(CompiledModule::Component)
                 .map_err(|error| ModuleError::Component(Arc::new(error))));
@@ -122,6 +133,25 @@ impl Modules {
     fn lock(&self) -> MutexGuard<'_, HashMap<ModuleHash, Result<CompiledModule, ModuleError>>> {
         self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Logs that a component of this size is still compiled, after a second and then less and less
+/// often.
+fn with_progress<T>(bytes: usize, compile: impl FnOnce() -> T) -> T {
+    let (done, is_done) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let (begin, mut pause) = (Instant::now(), Duration::from_secs(1));
+            while let Err(RecvTimeoutError::Timeout) = is_done.recv_timeout(pause) {
+                let (kilobytes, seconds) = (bytes / 1000, begin.elapsed().as_secs());
+                tracing::info!("compiling a component of {kilobytes} kB for {seconds} s");
+                pause = (pause * 2).min(Duration::from_secs(10));
+            }
+        });
+        let result = compile();
+        drop(done);
+        result
+    })
 }
 
 /// The engine, started on first use.

@@ -1,5 +1,6 @@
 //! The engine of components. A process has one.
 
+use super::cache::CompiledComponents;
 use super::failure::CompileError;
 use super::host::Host;
 use super::program::Component;
@@ -34,11 +35,13 @@ pub(super) struct Inner {
     pub engine: Engine,
     pub linker: Linker<Host>,
     pub clock: Clock,
+    pub cache: Option<CompiledComponents>,
 }
 
 impl Components {
-    /// An engine with its own thread that counts turns.
-    pub fn new() -> Result<Self, EngineError> {
+    /// An engine with its own thread that counts turns. `cache`: where compiled components are kept
+    /// for the next process.
+    pub fn new(cache: Option<CompiledComponents>) -> Result<Self, EngineError> {
         let failed = |error: wasmtime::Error| EngineError::Wasm(format!("{error:#}"));
         let engine = Engine::new(&config()).map_err(failed)?;
         let mut linker = Linker::new(&engine);
@@ -47,7 +50,7 @@ impl Components {
         wasmtime_wasi::p2::add_to_linker_async(&mut linker).map_err(failed)?;
         wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker).map_err(failed)?;
         let clock = Clock::start(&engine).map_err(|error| EngineError::Wasm(error.to_string()))?;
-        Ok(Self(Arc::new(Inner { engine, linker, clock })))
+        Ok(Self(Arc::new(Inner { engine, linker, clock, cache })))
     }
 
     /// Compiles a component, and checks that this engine can run it. Takes some hundred

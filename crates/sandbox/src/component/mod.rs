@@ -7,6 +7,7 @@
 //! does not block the thread. Dropping a run ends the instance. Any fault in an instance ends this
 //! one run with a [`Failure`].
 
+mod cache;
 mod engine;
 mod failure;
 mod host;
@@ -15,6 +16,7 @@ mod program;
 mod run;
 mod stdio;
 
+pub use cache::CompiledComponents;
 pub use engine::Components;
 pub use failure::{CompileError, Failure};
 pub use outbound::{Body, Outbound, Sending, StreamError};

@@ -25,8 +25,11 @@ impl Component {
             return Err(CompileError::TooLarge { bytes: bytes.len(), limit: LARGEST_COMPONENT });
         }
         let inner = engine.0.clone();
-        let component = wasmtime::component::Component::from_binary(&inner.engine, bytes)
-            .map_err(|error| CompileError::Invalid(format!("{error:#}")))?;
+        let component = match &inner.cache {
+            Some(cache) => cache.component(&inner.engine, bytes),
+            None => wasmtime::component::Component::from_binary(&inner.engine, bytes),
+        };
+        let component = component.map_err(|error| CompileError::Invalid(format!("{error:#}")))?;
         let linked =
             inner.linker.instantiate_pre(&component).map_err(|error| CompileError::Import(format!("{error:#}")))?;
         let ready = ProxyPre::new(linked).map_err(|error| CompileError::Export(format!("{error:#}")))?;

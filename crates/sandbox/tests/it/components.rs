@@ -5,9 +5,11 @@ use http::{Request, Response, StatusCode};
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Full};
 use leno_sandbox::component::{
-    Answer, Body, Component, Components, Failure, Outbound, Program, Sending, Settings, StreamError,
+    Answer, Body, CompiledComponents, Component, Components, Failure, Outbound, Program, Sending, Settings, StreamError,
 };
+use std::fs::Permissions;
 use std::future::poll_fn;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -20,17 +22,21 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// The component of these tests, built now and compiled once.
-fn probe() -> Component {
-    static PROBE: OnceLock<Component> = OnceLock::new();
-    let component = PROBE.get_or_init(|| {
+/// The component of these tests, built now.
+fn probe_bytes() -> &'static [u8] {
+    static PROBE: OnceLock<Vec<u8>> = OnceLock::new();
+    PROBE.get_or_init(|| {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let built = Command::new(root.join("examples/components/build")).arg("probe").status().unwrap();
         assert!(built.success(), "the component cannot be built");
-        let bytes = std::fs::read(root.join("target/components/probe.wasm")).unwrap();
-        Components::new().unwrap().compile(&bytes).unwrap()
-    });
-    component.clone()
+        std::fs::read(root.join("target/components/probe.wasm")).unwrap()
+    })
+}
+
+/// The same, compiled once.
+fn probe() -> Component {
+    static PROBE: OnceLock<Component> = OnceLock::new();
+    PROBE.get_or_init(|| Components::new(None).unwrap().compile(probe_bytes()).unwrap()).clone()
 }
 
 fn program(env: &[(&str, &str)]) -> Program {
@@ -218,7 +224,7 @@ fn an_instance_may_go_on_after_its_answer() {
 
 #[test]
 fn what_is_no_component_for_http_is_refused_in_words() {
-    let components = Components::new().unwrap();
+    let components = Components::new(None).unwrap();
     let refused = |bytes: &[u8]| components.compile(bytes).unwrap_err().to_string();
     assert!(refused(b"text").contains("cannot be compiled"));
     assert!(refused(&wat::parse_str("(module)").unwrap()).contains("cannot be compiled"));
@@ -233,4 +239,35 @@ fn a_component_that_begins_with_more_memory_than_it_is_given_is_not_run() {
     let (answer, run) = runtime().block_on(whole(&program, get("/hello")));
     assert_eq!(run.unwrap_err(), Failure::Memory(64 << 10));
     assert!(answer.unwrap_err().contains("needed more memory than the 65536 bytes"));
+}
+
+#[test]
+fn a_second_process_does_not_compile_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = || CompiledComponents::open(folder.path().join("components")).unwrap();
+    let compile = || Components::new(Some(cache())).unwrap().compile(probe_bytes()).map(drop);
+    let files = || -> Vec<_> {
+        let entries = std::fs::read_dir(folder.path().join("components")).unwrap();
+        entries.map(|entry| entry.unwrap()).map(|entry| (entry.path(), entry.metadata().unwrap().ino())).collect()
+    };
+    compile().unwrap();
+    let first = files();
+    assert_eq!(first.len(), 1);
+    compile().unwrap();
+    assert_eq!(files(), first, "the file was used, and not written again");
+    // A damaged file, one of another account's making, and one that is cut off are not run.
+    let path = &first[0].0;
+    let code = std::fs::read(path).unwrap();
+    let mut damaged = code.clone();
+    damaged[code.len() / 2] ^= 1;
+    for content in [&damaged[..], &code[..code.len() / 2], &[]] {
+        std::fs::write(path, content).unwrap();
+        compile().unwrap();
+        assert_eq!(std::fs::read(path).unwrap(), code);
+    }
+    std::fs::set_permissions(path, Permissions::from_mode(0o666)).unwrap();
+    compile().unwrap();
+    assert_ne!(files(), first, "it was written again");
+    std::fs::set_permissions(folder.path().join("components"), Permissions::from_mode(0o777)).unwrap();
+    assert!(CompiledComponents::open(folder.path().join("components")).is_err());
 }
