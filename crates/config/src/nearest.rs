@@ -12,7 +12,7 @@ pub(crate) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a 
 }
 
 /// The known name that is a few keystrokes away from the wrong one.
-fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
     let wrong = fold(wrong);
     let tolerance = wrong.chars().count().div_ceil(3).clamp(1, 3);
     let distances = known.iter().map(|name| (strsim::levenshtein(&wrong, &fold(name)), *name));

@@ -3,7 +3,7 @@
 use super::Context;
 use crate::document::Metadata;
 use crate::duration::Duration;
-use crate::nearest::did_you_mean;
+use crate::nearest::nearest;
 use crate::problem::{Origin, Scope};
 use leno_model::FunctionId;
 use leno_model::function_id::is_label;
@@ -67,13 +67,27 @@ pub(super) fn parsed(namespace: &str, text: &str) -> Option<FunctionId> {
 /// must exist, unless it is [another tenant's](is_of_another_tenant): calls to a missing one are
 /// refused, and no certificate has its identity.
 pub(super) fn function(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, text: &str) -> Option<FunctionId> {
+    named(context, scope, (namespace, None), text)
+}
+
+/// The same for a callee. Names of jobs and of the caller itself are not proposed.
+pub(super) fn callee(context: &Context<'_>, scope: &Scope<'_>, caller: &FunctionId, text: &str) -> Option<FunctionId> {
+    named(context, scope, (&caller.namespace, Some(caller)), text)
+}
+
+fn named(
+    context: &Context<'_>,
+    scope: &Scope<'_>,
+    (namespace, caller): (&str, Option<&FunctionId>),
+    text: &str,
+) -> Option<FunctionId> {
     let id = written(scope, namespace, text)?;
     if !is_of_another_tenant(scope, namespace, &id) || context.incomplete {
-        return existing(context, scope, namespace, id);
+        return existing(context, scope, (namespace, caller), id);
     }
     if !context.all().any(|names| names.contains_key(&id)) {
         let message = format!("there is no function `{id}`: calls to it are refused, and none come from it");
-        scope.doubt(context.doubts, message, similar(context, scope, namespace, &id));
+        scope.doubt(context.doubts, message, similar(context, scope, (namespace, caller), &id));
     }
     Some(id)
 }
@@ -86,7 +100,7 @@ pub(super) fn function_of_policy(
     namespace: &str,
     text: &str,
 ) -> Option<FunctionId> {
-    existing(context, scope, namespace, written(scope, namespace, text)?)
+    existing(context, scope, (namespace, None), written(scope, namespace, text)?)
 }
 
 fn written(scope: &Scope<'_>, namespace: &str, text: &str) -> Option<FunctionId> {
@@ -98,12 +112,17 @@ fn written(scope: &Scope<'_>, namespace: &str, text: &str) -> Option<FunctionId>
     id
 }
 
-fn existing(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, id: FunctionId) -> Option<FunctionId> {
+fn existing(
+    context: &Context<'_>,
+    scope: &Scope<'_>,
+    (namespace, caller): (&str, Option<&FunctionId>),
+    id: FunctionId,
+) -> Option<FunctionId> {
     if context.all().any(|names| names.contains_key(&id)) {
         return Some(id);
     }
     if !context.incomplete {
-        scope.problem(format!("there is no function `{id}`"), similar(context, scope, namespace, &id));
+        scope.problem(format!("there is no function `{id}`"), similar(context, scope, (namespace, caller), &id));
     }
     None
 }
@@ -121,25 +140,30 @@ pub(super) fn not_callable(context: &Context<'_>, scope: &Scope<'_>, id: &Functi
     scope.doubt(context.doubts, message, fix);
 }
 
-fn similar(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, wrong: &FunctionId) -> String {
+fn similar(
+    context: &Context<'_>,
+    scope: &Scope<'_>,
+    (namespace, caller): (&str, Option<&FunctionId>),
+    wrong: &FunctionId,
+) -> String {
     // A search over all names helps a human reader, who does not need the hundredth.
     if scope.problem_count() > 100 {
         return String::new();
     }
     // A request may come from a tenant, who must not learn the names of other namespaces.
     let is_shown = |id: &&FunctionId| scope.origin() == Origin::File || id.namespace == namespace;
-    let all = || context.all().flat_map(BTreeMap::keys).filter(is_shown);
+    let is_callable = |id: &&FunctionId| caller.is_none_or(|caller| *id != caller && !context.jobs.contains_key(id));
+    let all = || context.all().flat_map(BTreeMap::keys).filter(is_shown).filter(is_callable);
     let in_other_namespace = all().find(|id| id.name == wrong.name);
     if let Some(id) = in_other_namespace {
         return format!("did you mean `{id}`?");
     }
-    let known: Vec<String> = all().map(ToString::to_string).collect();
-    let hint = did_you_mean(&wrong.to_string(), known.iter().map(String::as_str));
-    if hint.starts_with("did") {
-        hint
-    } else {
-        format!("add a Function document, or name one that exists (`name` alone means `{namespace}/name`)")
+    // Only names are compared: with the same namespace before both, any two short names are near.
+    let names = all().filter(|id| id.namespace == wrong.namespace).map(|id| id.name.as_str());
+    if let Some(name) = nearest(&wrong.name, &names.collect::<Vec<_>>()) {
+        return format!("did you mean `{}/{name}`?", wrong.namespace);
     }
+    format!("add a Function document, or name one that exists (`name` alone means `{namespace}/name`)")
 }
 
 /// A duration within bounds (both included).

@@ -109,7 +109,7 @@ pub(super) fn callees(context: &Context<'_>, list: &Scope<'_>, id: &FunctionId, 
     let mut callees = Vec::new();
     for (index, name) in names.iter().enumerate() {
         let scope = list.element(index);
-        let Some(callee) = fields::function(context, &scope, &id.namespace, name) else { continue };
+        let Some(callee) = fields::callee(context, &scope, id, name) else { continue };
         if context.jobs.contains_key(&callee) && fields::is_of_another_tenant(&scope, &id.namespace, &callee) {
             fields::not_callable(context, &scope, &callee, "it is a job, and nobody can call a job");
             continue;

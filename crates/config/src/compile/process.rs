@@ -60,14 +60,10 @@ pub(crate) fn words(argv: &[String]) -> Option<String> {
 /// Reports operators of a shell among the arguments of another program.
 pub(super) fn operators(scope: &Scope<'_>, argv: &[String], doubts: &RefCell<Vec<Problem>>) {
     const OPERATORS: [&str; 9] = ["&&", "||", "|", "&", ">", ">>", "<", "2>&1", "2>"];
-    let Some((index, operator)) =
-        argv.iter().enumerate().skip(1).find(|(_, argument)| OPERATORS.contains(&argument.as_str()))
-    else {
-        return;
-    };
+    let Some(operator) = argv.iter().skip(1).find(|argument| OPERATORS.contains(&argument.as_str())) else { return };
     let message = format!("no shell is involved: `{}` gets `{operator}` as an argument", argv[0].escape_debug());
     let line = format!("\"{}\"", argv.join(" ").escape_debug());
-    scope.element(index).doubt(doubts, message, format!("write [\"sh\", \"-c\", {line}]"));
+    scope.doubt(doubts, message, format!("write [\"sh\", \"-c\", {line}]"));
 }
 
 pub(super) fn environment(kind: Kind, scope: &Scope<'_>, env: &BTreeMap<String, String>) {

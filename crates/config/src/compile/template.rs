@@ -62,21 +62,35 @@ fn foreign(text: &str) -> Option<(&'static str, String)> {
         let fix = "write {regex: \"…\"} for one; paths are texts with `*` at one end, or templates: `/orders/*`, `*.css`, `/orders/{id}`, `/files/{**}`";
         return Some(("looks like a regular expression", fix.to_owned()));
     }
-    let variable = text.split('/').find_map(|segment| segment.strip_prefix(':'))?;
-    Some(("has a variable in a foreign form", format!("write {{{variable}}}")))
+    if !text.starts_with('/') || text.contains('{') {
+        return None;
+    }
+    let with = |segment: &dyn Fn(&str) -> String| text.split('/').map(segment).collect::<Vec<_>>().join("/");
+    if text.split('/').any(|segment| segment.starts_with(':')) {
+        let mended = with(&|part| part.strip_prefix(':').map_or(part.to_owned(), |name| format!("{{{name}}}")));
+        return Some(("has a variable in a foreign form", format!("write {mended}")));
+    }
+    let inner = text.strip_suffix('*').unwrap_or(text).contains('*');
+    if inner && text.split('/').all(|part| !part.contains('*') || matches!(part, "*" | "**")) {
+        let mended = with(&|part| if part.contains('*') { format!("{{{part}}}") } else { part.to_owned() });
+        return Some(("has a `*` that is not its first or last character", format!("write {mended}")));
+    }
+    None
 }
 
 /// A prefix of whole segments, as the gateway uses it; normalised, without a slash at the end.
 pub(super) fn prefix(scope: &Scope<'_>, text: &str) -> Option<String> {
+    // A pattern's beginning: everything below it is included.
+    let (begin, pattern) = text.split_once(['*', '{']).map_or((text, false), |(begin, _)| (begin, true));
+    let begin = begin.trim_matches('/');
     if !text.starts_with('/') {
-        scope.problem(format!("the path `{}` does not begin with `/`", text.escape_debug()), format!("write /{text}"));
+        let message = format!("the path `{}` does not begin with `/`", text.escape_debug());
+        scope.problem(message, format!("write /{begin}"));
         return None;
     }
-    if text.contains(['*', '{']) {
-        scope.problem(
-            format!("`{}` is a pattern", text.escape_debug()),
-            "write the path up to there; everything below it is included",
-        );
+    if pattern {
+        let message = format!("`{}` is a pattern, and everything below a path is included", text.escape_debug());
+        scope.problem(message, format!("write /{begin}"));
         return None;
     }
     is_normal(scope, text, text)

@@ -97,6 +97,14 @@ pub(super) fn identity(context: &Context<'_>, scope: &Scope<'_>, namespace: &str
         );
         return None;
     }
+    // As other meshes and Kubernetes write them.
+    let foreign = text.split_once("/ns/").and_then(|(_, rest)| rest.split_once("/sa/"));
+    let account = || text.strip_prefix("system:serviceaccount:")?.split_once(':');
+    if let Some((namespace, name)) = foreign.or_else(account) {
+        let message = format!("`{}` is not how an identity is written here", text.escape_debug());
+        scope.problem(message, format!("write {namespace}/{name}"));
+        return None;
+    }
     let id = fields::function(context, scope, namespace, text)?;
     if context.externals.contains_key(&id) && !context.asking.contains(&id) {
         let (message, fix) = (format!("`{id}` is outside of the mesh, and calls nobody here"), "name who calls");

@@ -4,6 +4,7 @@ mod compile;
 mod extensions;
 mod hostile;
 mod jwks;
+mod mistakes;
 mod refused;
 mod schema;
 mod tenants;

@@ -234,3 +234,17 @@ fn a_request_that_waits_for_a_revision_which_goes_is_answered_by_another() {
     let answer = waiting.join().unwrap();
     assert_eq!((answer.status, &answer.json()["environment"]["VERSION"]), (200, &Value::from("1")), "{answer:?}");
 }
+
+#[test]
+fn a_start_without_the_named_revisions_gives_their_share_to_the_latest() {
+    let traffic = "  traffic:\n  - {revision: echo-00003, percent: 90}\n  - {latest: true, percent: 10}";
+    let mesh = Mesh::start(&documents("VERSION: 1", traffic));
+    let mut client = Client::new(&mesh);
+    for _ in 0..20 {
+        let answer = client.post("");
+        assert_eq!((answer.status, &*answer.version), (200, "1"));
+    }
+    let (lost, latest) = (revision(&mesh, "echo-00003").unwrap(), revision(&mesh, "echo-00004").unwrap());
+    assert!(lost["failed"].as_str().is_some_and(|reason| reason.contains("of an earlier start")), "{lost}");
+    assert_eq!((&lost["percent"], &latest["percent"]), (&Value::from(0), &Value::from(100)));
+}
