@@ -1,7 +1,6 @@
 //! Kinds of other systems, and what takes their place here. `leno check` shows a row where it finds
 //! such a document, and `docs/coming-from.md` has the whole table.
 
-use crate::load::KINDS;
 use crate::yaml::Node;
 
 /// A kind of another system.
@@ -187,8 +186,9 @@ const COUNTERPARTS: &[Counterpart] = &[
     row("Kustomize", "kustomize.config.k8s.io", "Kustomization", "nothing: `leno` reads all documents of a folder"),
 ];
 
-/// The row of a document of another system.
-pub(crate) fn of(document: &Node) -> Option<&'static Counterpart> {
+/// The row of a document of another system. `own`: kinds of the mesh, which count only with a group
+/// of another system.
+pub(crate) fn of(document: &Node, own: &[&str]) -> Option<&'static Counterpart> {
     let kind = document.get("kind")?.text()?;
     let version = document.get("apiVersion").and_then(Node::text).unwrap_or_default();
     let group = version.split('/').next().unwrap_or_default();
@@ -197,7 +197,7 @@ pub(crate) fn of(document: &Node) -> Option<&'static Counterpart> {
         row.group.is_empty() || below
     };
     let of_kind = || COUNTERPARTS.iter().filter(|row| row.kind == kind);
-    let own = KINDS.contains(&kind);
+    let own = own.contains(&kind);
     of_kind().find(|row| fits(&row)).or_else(|| of_kind().next().filter(|_| !own))
 }
 
@@ -243,7 +243,7 @@ mod tests {
     fn each_kind_is_found_by_its_group() {
         let found = |text: &str| {
             let node = crate::yaml::documents(text).remove(0).unwrap();
-            of(&node).map(|row| row.system)
+            of(&node, &["Job", "Policy"]).map(|row| row.system)
         };
         for (text, system) in [
             ("{apiVersion: apps/v1, kind: Deployment}", Some("Kubernetes")),

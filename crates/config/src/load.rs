@@ -116,7 +116,7 @@ pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<
         root.problem("this is no document of the mesh: it has no `kind`", fix);
         return None;
     };
-    let counterpart = counterpart::of(&node).filter(|_| ForeignKind::named(kind).is_none());
+    let counterpart = counterpart::of(&node, &KINDS).filter(|_| ForeignKind::named(kind).is_none());
     if let Some(Counterpart { system, kind, here, .. }) = counterpart {
         root.field("kind").problem(format!("`{kind}` is a kind of {system}"), format!("its counterpart: {here}"));
         return None;

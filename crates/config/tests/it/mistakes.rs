@@ -1,5 +1,5 @@
-//! Mistakes of people who write their first documents: each is reported at its place, with what
-//! would be right. Fixes that a machine can apply are applied, and then accepted.
+//! Mistakes of people who write their first documents: the check reports each at its place, with the
+//! fix. Fixes that a machine can apply are applied, and then accepted.
 
 use leno_config::{Problem, load_text};
 use std::fs;
@@ -78,7 +78,7 @@ spec:
     - {name: pay, from: [{identities: [shop]}], to: [{methods: [POST]}]}
 "#;
 
-/// What is wrong, the right text, the wrong text, the field, and a part of message or fix.
+/// The name of the mistake, the right text, the wrong text, the field, and a part of message or fix.
 #[rustfmt::skip]
 const MISTAKES: &[(&str, &str, &str, &str, &str)] = &[
     ("a misspelt field", "  command: [node", "  comand: [node", "spec.comand", "did you mean `command`?"),

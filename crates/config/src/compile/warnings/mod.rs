@@ -29,7 +29,7 @@ struct Mesh<'a> {
     gateway_ports: Vec<u16>,
     functions: &'a BTreeMap<FunctionId, Function>,
     policies: &'a [Policy],
-    /// The paths of each host of the gateway, with their functions.
+    /// The paths of each host of the gateway, with their functions, in order.
     exposed: BTreeMap<&'a str, Vec<(&'a str, &'a FunctionId)>>,
     /// The functions of each policy, by its index.
     of_policy: Vec<Vec<(&'a FunctionId, &'a Function)>>,
@@ -64,6 +64,7 @@ pub(super) fn find(
             }
         }
     }
+    exposed.values_mut().for_each(|paths| paths.sort_unstable());
     let listeners = machine::listeners(config);
     let https = config.gateway_https.as_ref().map(|https| https.listen);
     let gateway_ports = config.gateway_http.iter().chain(&https).map(SocketAddr::port).collect();

@@ -156,9 +156,10 @@ impl<'m> Mesh<'m> {
 
     /// Paths below this one that the gateway routes to other functions at the same host.
     fn taken(&self, id: &FunctionId, host: &str, path: &str) -> Vec<&'m str> {
-        let there = self.exposed.get(host).into_iter().flatten();
-        let longer = |other: &&(&str, &FunctionId)| other.1 != id && other.0.len() > path.len() && below(path, other.0);
-        there.filter(longer).map(|(path, _)| *path).collect()
+        let there = self.exposed.get(host).map_or(&[][..], Vec::as_slice);
+        let first = there.partition_point(|(other, _)| *other <= path);
+        let longer = there[first..].iter().take_while(|(other, _)| other.starts_with(path) && self.spend(1));
+        longer.filter(|(other, owner)| *owner != id && below(path, other)).map(|(other, _)| *other).collect()
     }
 
     /// Reports a function whose rules admit none of its callers, or no client of the gateway.
