@@ -1,6 +1,6 @@
 //! The API of a control plane: documents over HTTPS.
 //!
-//! `routes` has the paths, `service` a copy of the store, `leading` applies changes, `queries` asks
+//! `routes` has the paths, `service` a copy of the store, `leading` applies changes, `forward` asks the leader, `queries` asks
 //! nodes, `tokens` has the permissions of callers, and `audit` the log of changes.
 
 mod admission;
@@ -8,6 +8,7 @@ mod audit;
 mod authority;
 mod error;
 mod expiry;
+mod forward;
 mod leading;
 mod nodes;
 mod queries;
@@ -25,6 +26,7 @@ mod worker;
 pub use admission::LARGEST_BODY;
 pub use audit::Lines;
 pub use expiry::watch as watch_expiry;
+pub use forward::Leader;
 pub use leading::{Leading, first_mesh};
 pub use server::serve;
 pub use service::Service;

@@ -18,6 +18,7 @@ pub fn row_of(node: &Value) -> Value {
     json!({
         "node": node["name"],
         "state": state,
+        "version": node["release"],
         "roles": roles.collect::<Vec<_>>(),
         "inbound": node["inbound"],
         "region": node["locality"]["region"],

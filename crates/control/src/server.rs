@@ -32,6 +32,8 @@ const QUEUE: usize = 4;
 const MAX_UNARY: usize = 16 << 10;
 /// Lifetime of a certificate by which a node proves that it accepts the candidate authority.
 const PROOF_LIFETIME: Duration = Duration::from_secs(300);
+/// Maximum length of the name of a release.
+const MAX_RELEASE: usize = 64;
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between HTTP/2 PINGs to a node, and the time for their answers. So the control plane
 /// notices a dead machine within 2.5 s.
@@ -289,6 +291,7 @@ pub(crate) fn greeting(hello: &v1::Hello) -> Result<Hello, Status> {
         at: None,
         leases: hello.leases.iter().map(messages::leased).collect::<Result<_, _>>()?,
         protocol: hello.protocols.map_or(0, |protocols| protocols.newest),
+        release: hello.release.chars().take(MAX_RELEASE).collect(),
         bounds: hello.bounds.iter().map(messages::bounded).collect::<Result<_, _>>()?,
     })
 }

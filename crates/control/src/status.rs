@@ -108,6 +108,8 @@ pub struct NodeStatus {
     pub name: String,
     /// Whether its stream is open.
     pub connected: bool,
+    /// The release of its program; empty: it has not connected since this control plane leads.
+    pub release: String,
     /// Its inbound listener, where other nodes reach its functions.
     pub inbound: Option<SocketAddr>,
     /// The functions placed on it.

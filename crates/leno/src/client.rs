@@ -169,7 +169,7 @@ impl Listing {
                 ("IMAGE", "image", Wide),
                 ("DIGEST", "digest", Wide),
             ],
-            Self::Instances => &columns::INSTANCES[1..],
+            Self::Instances => &columns::INSTANCES[..columns::INSTANCES.len() - 1],
             Self::Externals => &[
                 ("EXTERNAL", "external", Plain),
                 ("HOSTS", "hosts", Plain),

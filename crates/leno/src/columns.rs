@@ -7,6 +7,7 @@ use crate::table::Show::{Age, Plain, Time, Wide};
 pub(crate) const NODES: &[Column] = &[
     ("NODE", "node", Plain),
     ("STATE", "state", Plain),
+    ("VERSION", "version", Plain),
     ("ROLES", "roles", Plain),
     ("ZONE", "zone", Plain),
     ("HOSTED", "hosted", Plain),
@@ -64,7 +65,6 @@ pub(crate) const NAMESPACES_OF_NODE: &[Column] = &[
 
 /// Instances, of a node or of all nodes.
 pub(crate) const INSTANCES: &[Column] = &[
-    ("NODE", "node", Plain),
     ("INSTANCE", "instance", Plain),
     ("FUNCTION", "function", Plain),
     ("STATE", "state", Plain),
@@ -73,6 +73,7 @@ pub(crate) const INSTANCES: &[Column] = &[
     ("ISOLATION", "isolation", Plain),
     ("RESTARTS", "restarts", Plain),
     ("REASON", "reason", Wide),
+    ("NODE", "node", Plain),
 ];
 
 /// Events, of a node or of all nodes.

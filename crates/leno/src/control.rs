@@ -5,6 +5,9 @@
 //! others follow: they answer requests that only read, and one of them takes over when the leader
 //! is gone.
 
+mod member;
+
+use self::member::Member;
 use crate::authority_file;
 use crate::notify;
 use crate::signals::Stop;
@@ -118,7 +121,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let certificate = options.certificate.certificate();
     let (tls, made) = certificate.config(&data, &address)?;
     let lines = options.audit.as_deref().map(Lines::open).transpose()?;
-    let backend = backend(options, &data)?;
+    // The lock lasts as long as the process.
+    let member = if options.etcd.is_empty() { None } else { Member::of(&data)? };
+    let backend = backend(options, &data, member.as_ref(), certificate.leaf(&data))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("leno-control")
@@ -170,7 +175,12 @@ fn data_folder() -> Result<PathBuf> {
     Ok(state.join("leno"))
 }
 
-fn backend(options: &Options, data: &Path) -> Result<Arc<dyn Backend>> {
+fn backend(
+    options: &Options,
+    data: &Path,
+    member: Option<&Member>,
+    certificate: Option<Vec<u8>>,
+) -> Result<Arc<dyn Backend>> {
     if options.etcd.is_empty() {
         let path = options.store.clone().unwrap_or_else(|| data.join("control.redb"));
         return Ok(Arc::new(Redb::open(&path)?));
@@ -190,6 +200,8 @@ fn backend(options: &Options, data: &Path) -> Result<Arc<dyn Backend>> {
         prefix: options.etcd_prefix.clone(),
         ca: read(&options.etcd_ca)?,
         identity,
+        certificate,
+        member: member.map(|member| member.name.clone()),
         lease: Duration::from_secs(options.etcd_lease),
     })?))
 }
@@ -211,7 +223,8 @@ async fn follow(service: &Arc<Service>, url: &str, stop: &mut Stop) -> Option<Te
                     tracing::info!("following {}", leader.as_deref().unwrap_or("nobody yet"));
                     told.clone_from(&leader);
                 }
-                service.state_mut().leader = leader;
+                let certificate = block_in_place(|| backend.leader_certificate()).unwrap_or_default();
+                service.state_mut().leader = leader.map(|url| api::Leader { url, certificate });
             }
             Err(error) => tracing::warn!(%error, "nobody can be followed, and nobody can lead"),
         }

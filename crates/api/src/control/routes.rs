@@ -4,6 +4,7 @@ use super::admission::{Admission, CHANGES_PATH, JsonBody, admitted};
 use super::audit;
 use super::error::ApiError;
 use super::expiry;
+use super::forward;
 use super::service::Service;
 use super::tokens::Caller;
 use super::types::{
@@ -62,6 +63,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .fallback(|| async { ApiError::NotFound("such path; see /openapi.json".to_owned()) })
+        .layer(from_fn_with_state(service.clone(), forward::answer))
         .layer(from_fn_with_state(Admission::new(service.clone()), admitted))
         .layer(from_fn(bounded))
         .with_state(service)
@@ -491,7 +493,7 @@ async fn ready(State(service): State<Arc<Service>>) -> (StatusCode, String) {
             let warnings = expiry::warnings(&service).into_iter().map(|warning| format!("{warning}\n"));
             (StatusCode::OK, std::iter::once("leads\n".to_owned()).chain(warnings).collect())
         }
-        (None, Some(leader)) if state.read => (StatusCode::OK, format!("follows {leader}\n")),
+        (None, Some(leader)) if state.read => (StatusCode::OK, format!("follows {}\n", leader.url)),
         (None, _) => (StatusCode::SERVICE_UNAVAILABLE, "nobody leads\n".to_owned()),
     }
 }

@@ -2,6 +2,7 @@
 
 use super::audit::{self, Lines};
 use super::error::ApiError;
+use super::forward::Leader;
 use super::leading::Leading;
 use super::tokens::{self, Caller, Token};
 use super::types::{
@@ -68,8 +69,8 @@ pub struct State {
     pub read: bool,
     /// Present while this control plane leads.
     pub leading: Option<Arc<Leading>>,
-    /// The address of another control plane that leads.
-    pub leader: Option<String>,
+    /// Another control plane that leads.
+    pub leader: Option<Leader>,
     /// Problems that keep the stored documents out of force.
     pub not_in_force: Vec<Problem>,
 }
@@ -203,7 +204,7 @@ impl Service {
     /// The leading state, which applies changes.
     pub fn leading(&self) -> Result<Arc<Leading>, ApiError> {
         let state = self.state();
-        state.leading.clone().ok_or_else(|| ApiError::NotLeader(state.leader.clone()))
+        state.leading.clone().ok_or_else(|| ApiError::NotLeader(state.leader.as_ref().map(|leader| leader.url.clone())))
     }
 
     /// The caller with this token.

@@ -39,13 +39,24 @@ impl Certificate {
         Ok((server_config(&certificate, &key)?, Some(certificate)))
     }
 
+    /// The certificate of the API itself, in DER; `None`: it cannot be read.
+    pub fn leaf(&self, data: &Path) -> Option<Vec<u8>> {
+        let text = self.text(data)?;
+        let leaf = CertificateDer::pem_slice_iter(&text).next()?.ok()?;
+        Some(leaf.to_vec())
+    }
+
+    fn text(&self, data: &Path) -> Option<Vec<u8>> {
+        let path = match self {
+            Self::Files(certificate, _) => certificate.clone(),
+            Self::SelfSigned(_) => data.join("api.pem"),
+        };
+        std::fs::read(path).ok()
+    }
+
     /// The certificate's expiry, in seconds since 1970; `None`: unknown.
     pub fn ends(&self, data: &Path) -> Option<u64> {
-        let text = match self {
-            Self::Files(certificate, _) => std::fs::read(certificate),
-            Self::SelfSigned(_) => std::fs::read(data.join("api.pem")),
-        };
-        let text = text.ok()?;
+        let text = self.text(data)?;
         let chain = CertificateDer::pem_slice_iter(&text).map_while(Result::ok);
         chain.filter_map(|certificate| not_after(&certificate)).map(|end| end.as_secs()).min()
     }

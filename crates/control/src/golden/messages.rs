@@ -7,7 +7,7 @@ use leno_model::{CandidatePrograms, InstanceState, Output, OutputLine, OutputMar
 use leno_wire::v1::{self, from_node, to_node};
 use leno_wire::{
     Answer, Content, Instance, JobState, Question, ReplayExample, ReplaySummary, ReplayVerdict, RevisionCounts,
-    Subject, messages,
+    Subject, View, ViewQuery, ViewRows, messages,
 };
 use prost::Message;
 use std::time::{Duration, SystemTime};
@@ -143,6 +143,8 @@ fn questions() {
         after: vec![mark],
         limit: 65_536,
     });
+    let (argument, namespaces) = ("7-12".to_owned(), ["shop".to_owned()].into());
+    let view = Question::View(ViewQuery { view: View::Flows, argument, namespaces, limit: 65_536 });
     let verdict = |allowed: bool, policy: &str, rule: &str, clause: &str| ReplayVerdict {
         allowed,
         policy: policy.to_owned(),
@@ -174,13 +176,17 @@ fn questions() {
     let written = SystemTime::UNIX_EPOCH + Duration::from_millis(1_900_000_000_000);
     let line = OutputLine { instance: 3, at: written, stream: OutputStream::Stderr, text: "hello".to_owned() };
     let output = Answer::Output(Output { lines: vec![line], marks: vec![mark], dropped: 5, more: true });
+    let rows = vec![r#"{"kind":"inbound"}"#.to_owned()];
+    let seen = Answer::View(ViewRows { rows, missed: 5, next: "8-20".to_owned() });
     let refused = Answer::Declined("another replay is under way".to_owned());
-    for (name, question) in [("question-replay", replay), ("question-output", read)] {
+    for (name, question) in [("question-replay", replay), ("question-output", read), ("question-view", view)] {
         let sent = question.to_wire(7).unwrap();
         assert_eq!(Question::from_wire(sent.clone()), Ok(question));
         to_node(name, to_node::Message::Question(sent));
     }
-    for (name, answer) in [("answer-replays", replays), ("answer-output", output), ("answer-declined", refused)] {
+    let answers =
+        [("answer-replays", replays), ("answer-output", output), ("answer-view", seen), ("answer-declined", refused)];
+    for (name, answer) in answers {
         let sent = answer.to_wire(7);
         assert_eq!(Answer::from_wire(sent.clone()), Ok(answer));
         from_node(name, from_node::Message::Answer(sent));

@@ -119,6 +119,7 @@ impl State {
         NodeStatus {
             name: name.to_string(),
             connected: node.session.is_some(),
+            release: node.release.clone(),
             inbound: node.inbound,
             hosted: node.hosted.clone(),
             rejected: rejected.collect(),

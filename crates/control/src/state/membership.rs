@@ -42,8 +42,9 @@ pub(crate) struct Hello {
     pub capacity: Option<(Capacity, BTreeSet<String>)>,
     pub bounds: Vec<(FunctionId, Vec<Bounds>)>,
     pub leases: Vec<(FunctionId, Lease)>,
-    /// The version of the protocol on the stream.
+    /// The version of the protocol on the stream, and the node's release.
     pub protocol: u32,
+    pub release: String,
     /// The source address of the stream, and the address at which it has reached the control plane.
     pub from: Option<IpAddr>,
     pub at: Option<IpAddr>,
@@ -162,8 +163,20 @@ impl State {
         let name = self.nodes.name(name)?;
         self.nodes.sessions += 1;
         let number = self.nodes.sessions;
-        let Hello { subscribe, held, inbound, mut instances, jobs, capacity, bounds, leases, protocol, from, at } =
-            hello;
+        let Hello {
+            subscribe,
+            held,
+            inbound,
+            mut instances,
+            jobs,
+            capacity,
+            bounds,
+            leases,
+            protocol,
+            release,
+            from,
+            at,
+        } = hello;
         self.nodes.end_session(&name);
         if self.nodes.is_scheduled(&name) {
             self.scaling.restore(&name, &bounds);
@@ -173,6 +186,7 @@ impl State {
         let node = self.nodes.all.get_mut(&name)?;
         node.counters.streams += 1;
         node.last_session = number;
+        node.release = release;
         node.away_since = None;
         node.in_force = held.iter().cloned().collect();
         node.rejected.clear();

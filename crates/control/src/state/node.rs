@@ -31,6 +31,8 @@ pub(super) struct Node {
     pub hosted: BTreeSet<FunctionId>,
     pub session: Option<Session>,
     pub last_session: u64,
+    /// The release of its program.
+    pub release: String,
     pub in_force: HashMap<Subject, Version>,
     pub rejected: BTreeMap<Subject, (Version, String)>,
     /// Removed functions that the node drains and whose permissions were withdrawn since, each with
@@ -72,6 +74,7 @@ impl Node {
             hosted: BTreeSet::new(),
             session: None,
             last_session: 0,
+            release: String::new(),
             in_force: HashMap::new(),
             rejected: BTreeMap::new(),
             withdrawn: BTreeMap::new(),

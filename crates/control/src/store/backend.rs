@@ -37,6 +37,11 @@ pub trait Backend: Send + Sync {
     /// The address of the control plane that leads; `None`: none does, or there can be only this
     /// one.
     fn leader(&self) -> Result<Option<String>, StoreError>;
+
+    /// The certificate of the leader's API, in DER; `None`: the leader has not named it.
+    fn leader_certificate(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(None)
+    }
 }
 
 /// An entry as it was read.

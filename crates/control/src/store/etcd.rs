@@ -20,6 +20,10 @@ use tonic::Code;
 const FORMAT: &str = "2";
 const KEY_FORMAT: &str = "format";
 const KEY_LEADER: &str = "leader";
+/// The identity of the leader, with the same lease.
+const KEY_MEMBER: &str = "member";
+/// The certificate of the leader's API, with the same lease.
+const KEY_CERTIFICATE: &str = "leader-certificate";
 /// Longest time of one operation.
 const LONGEST: Duration = Duration::from_secs(5);
 /// Maximum number of entries in one answer to a listing.
@@ -43,6 +47,11 @@ pub struct EtcdOptions {
     pub ca: Option<Vec<u8>>,
     /// PEM of a certificate and its key, with which etcd knows this control plane.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// The identity of this control plane, which no other running process has; `None`: it has none.
+    /// A control plane that is started again does not wait for the lease of its previous process.
+    pub member: Option<String>,
+    /// The certificate of this control plane's API, in DER. Others forward reads to it.
+    pub certificate: Option<Vec<u8>>,
     /// How long a control plane leads after its last sign of life, in whole seconds, at least 2.
     pub lease: Duration,
 }
@@ -359,7 +368,11 @@ impl Backend for Etcd {
 
     fn try_lead(&self, address: &str) -> Result<Option<Term>, StoreError> {
         if self.leader()?.is_some() {
-            return Ok(None);
+            // The previous process has ended, so nothing writes in its term. Once its lease is
+            // revoked, another control plane may be faster to lead.
+            let Some(lease) = self.0.own_lease()? else { return Ok(None) };
+            tracing::info!("the leader of before was the previous process of this control plane: its lease ends now");
+            self.0.revoke(lease);
         }
         let seconds = i64::try_from(self.0.options.lease.as_secs()).unwrap_or(i64::MAX);
         let asked = Instant::now();
@@ -368,8 +381,12 @@ impl Backend for Etcd {
         let lease = lease.map_err(|error| self.0.failed(&error))?.id();
         let key = self.0.key(KEY_LEADER);
         let nobody = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
-        let lead = TxnOp::put(key, address, Some(PutOptions::new().with_lease(lease)));
-        let (mut kv, txn) = (self.0.kv(), Txn::new().when([nobody]).and_then([lead]));
+        let put = |key, value: &[u8]| TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
+        let mut lead = vec![put(key, address.as_bytes())];
+        let EtcdOptions { member, certificate, .. } = &self.0.options;
+        lead.extend(member.as_ref().map(|member| put(self.0.key(KEY_MEMBER), member.as_bytes())));
+        lead.extend(certificate.as_ref().map(|certificate| put(self.0.key(KEY_CERTIFICATE), certificate)));
+        let (mut kv, txn) = (self.0.kv(), Txn::new().when([nobody]).and_then(lead));
         let answer = self.0.wait(async move { kv.txn(txn).await });
         let revision = match &answer {
             Ok(answer) if answer.succeeded() => answer.header().map(etcd_client::ResponseHeader::revision),
@@ -392,6 +409,10 @@ impl Backend for Etcd {
     fn leader(&self) -> Result<Option<String>, StoreError> {
         let entry = self.0.get(KEY_LEADER)?;
         Ok(entry.map(|entry| String::from_utf8_lossy(&entry.value).into_owned()))
+    }
+
+    fn leader_certificate(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.0.get(KEY_CERTIFICATE)?.map(|entry| entry.value))
     }
 }
 
@@ -417,6 +438,15 @@ impl Etcd {
 }
 
 impl Inner {
+    /// The lease of the leader, if that has the identity of this control plane.
+    fn own_lease(&self) -> Result<Option<i64>, StoreError> {
+        let Some(member) = &self.options.member else { return Ok(None) };
+        let (mut kv, key) = (self.kv(), self.key(KEY_MEMBER));
+        let answer = self.wait(async move { kv.get(key, None).await }).map_err(|error| self.failed(&error))?;
+        let found = answer.kvs().first().filter(|found| found.value() == member.as_bytes());
+        Ok(found.map(etcd_client::KeyValue::lease).filter(|lease| *lease != 0))
+    }
+
     /// Tries to end a lease; otherwise it expires.
     fn revoke(&self, lease: i64) {
         let mut leases = self.client.lease_client();

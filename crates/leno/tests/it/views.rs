@@ -1,9 +1,9 @@
 //! What nodes know, asked through the control plane: real nodes, a gateway and a control plane.
 
-use leno_testkit::cluster::{Node, control, documents};
+use leno_testkit::cluster::{MESH, Node, control, documents};
 use leno_testkit::control::{Control, text};
-use leno_testkit::eventually;
 use leno_testkit::mesh::echo_function;
+use leno_testkit::{EtcdServer, eventually};
 use serde_json::Value;
 
 /// The rows that a listing prints.
@@ -123,4 +123,39 @@ fn the_output_of_an_ended_job_is_there() {
     assert!(status["jobs"][0]["ended"].is_f64(), "{status}");
     let logs = text(&control.leno(&["logs", "test/report"]));
     assert!(logs.contains("the report"), "{logs}");
+}
+
+#[test]
+fn a_follower_answers_reads_as_the_leader_does() {
+    let server = EtcdServer::start();
+    let authority = tempfile::tempdir().unwrap();
+    let path = |name: &str| authority.path().join(name).display().to_string();
+    let (mesh, ca, passphrase, etcd) = (path("mesh.yaml"), path("ca.pem"), path("passphrase"), server.address());
+    std::fs::write(&mesh, MESH).unwrap();
+    std::fs::write(&passphrase, "correct horse battery").unwrap();
+    // The lease outlives the test.
+    let arguments =
+        ["--etcd", &*etcd, "--etcd-lease", "600", "--mesh", &*mesh, "--ca", &*ca, "--ca-passphrase", &*passphrase];
+    let mut leader = Control::start(tempfile::tempdir().unwrap(), &arguments);
+    let follower = Control::start_following(&leader, &arguments);
+    let _node = Node::join(&leader, "one", &[]);
+    leader.apply(&echo_function("echo", "  scale: {min: 1}"));
+    follower.eventually("the follower to know the instance", |follower| {
+        let (status, page) = follower.get("/v1/instances");
+        status == 200 && page["rows"][0]["function"] == "test/echo"
+    });
+    let (status, told) = follower.get("/v1/status");
+    assert_eq!((status, &told["nodes"][0]["name"]), (200, &"one".into()), "{told}");
+    assert_eq!(told["nodes"][0]["release"], env!("CARGO_PKG_VERSION"));
+    assert!(text(&follower.leno(&["get", "nodes"])).contains(env!("CARGO_PKG_VERSION")));
+    assert_eq!(follower.get_as("leno_nobody", "/v1/status").0, 401);
+    let change = serde_json::json!({ "apply": [{ "name": "x", "text": echo_function("late", "") }] });
+    assert_eq!(follower.post(&follower.token(), "/v1/changes", &change).0, 421, "changes are redirected");
+
+    // The previous process of the same control plane is dead, which its lock proves.
+    leader.kill();
+    leader.start_again();
+    assert!(follower.ready().unwrap().starts_with("follows"), "no other one may take the lease");
+    leader.eventually("the node to come back", |leader| leader.get("/v1/status").1["nodes"][0]["connected"] == true);
+    follower.eventually("the follower to reach it", |follower| follower.get("/v1/status").0 == 200);
 }
