@@ -25,6 +25,7 @@ pub(crate) fn columns(supervisor: &Supervisor) -> HashMap<String, Value> {
             "unenforced_limits": statuses.iter().find_map(|status| status.unenforced.clone()),
             "mode": own.scaling.mode,
             "reason": own.scaling.reason.map(|reason| reason.to_string()),
+            "failure": statuses.iter().find(|status| status.failing > 0).and_then(|status| status.last_failure.clone()),
         });
         Some((own.function.to_string(), columns))
     };

@@ -102,7 +102,7 @@ pub(crate) struct Function {
     pub labels: BTreeMap<String, String>,
     pub protocol: AppProtocol,
     pub run: Run,
-    /// The place of its component or its image, if it has one.
+    /// The place of its program, its component or its image, if it has one.
     pub place: Problem,
     pub expose: Vec<Expose>,
     pub callees: Vec<FunctionId>,
@@ -259,6 +259,13 @@ impl Snapshot {
             Run::Wasm(wasm) => Some((wasm, &function.place)),
             Run::Command(_) | Run::External(_) | Run::Job(_) | Run::Egress(_) => None,
         })
+    }
+
+    /// All functions and jobs whose documents are files, and the places of their programs, for errors
+    /// found in these: problems without text.
+    pub fn programs(&self) -> impl Iterator<Item = (&FunctionId, &Run, &Problem)> {
+        let of_files = self.functions.iter().filter(|(_, function)| function.origin == Origin::File);
+        of_files.map(|(id, function)| (id, &function.run, &function.place))
     }
 
     /// All containers, the functions they belong to, and the place of the image's name in the

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The first machine ID for jails of processes, and the number of these IDs. They are above the IDs
 /// that systemd gives to containers.
-const FIRST_ACCOUNT: u32 = 0x7000_0000;
+pub(crate) const FIRST_ACCOUNT: u32 = 0x7000_0000;
 const ACCOUNTS: u32 = 0x1_0000;
 /// The first machine ID for containers, and the maximum number of containers. The IDs end where
 /// systemd's range for foreign images begins.

@@ -192,7 +192,8 @@ fn start(descriptors: Vec<OwnedFd>, has_account: bool, filter: &BpfProgram) -> R
         let real: Vec<PathBuf> = task.visible.iter().map(|(real, _)| real.clone()).collect();
         shown::mounts(Path::new(view::HOST), &real).during("the file system")?
     };
-    view::complete(&task.visible, &mounts, &task.volumes, !has_account, &task.secrets).during("the file system")?;
+    view::name_host(&task.hostname).during("the host name")?;
+    view::complete(&task, &mounts, !has_account).during("the file system")?;
     drop(mounts);
     // The node has put this process into the control groups in which the program stays. The
     // namespace hides their names: the program sees them as the root.

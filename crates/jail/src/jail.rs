@@ -266,11 +266,12 @@ impl Jail {
     }
 
     /// Runs the program, with these files as its standard output and standard error. Returns when
-    /// it runs. If that fails, the jail ends.
+    /// it runs, with the dependencies of the program that the jail lacks. If that fails, the jail
+    /// ends.
     ///
     /// # Errors
     /// Names the path that cannot be shown or the program that cannot be started, and why.
-    pub async fn run(&mut self, program: Program, output: OwnedFd, errors: OwnedFd) -> io::Result<()> {
+    pub async fn run(&mut self, program: Program, output: OwnedFd, errors: OwnedFd) -> io::Result<Vec<String>> {
         if self.runtime.is_some() {
             return Err(bad("this jail was made for a container".to_owned()));
         }
@@ -278,8 +279,10 @@ impl Jail {
         let account = self.shared.account.as_ref().map(|account| account.first);
         let namespace = program.namespace.clone();
         let prepared = readers::run(&namespace, readers::MAX_WAIT, move || Ok(prepared(program, account)));
-        let (task, mounts) = prepared.await??;
-        let Err(error) = self.begin(&name, &Order::Run, &task, output, errors, &mounts).await else { return Ok(()) };
+        let (task, mounts, lacks) = prepared.await??;
+        let Err(error) = self.begin(&name, &Order::Run, &task, output, errors, &mounts).await else {
+            return Ok(lacks);
+        };
         let text = error.to_string();
         let hint = if text.contains("os error 2)") || text.contains("os error 13)") {
             "; a jail shows /usr, the function's folder and its `readOnlyPaths`, and what others than their owner may read there"

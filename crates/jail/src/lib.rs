@@ -33,6 +33,7 @@
 mod account;
 mod children;
 mod container;
+mod dependencies;
 mod error;
 mod filter;
 #[cfg(any(fuzzing, test))]
@@ -58,7 +59,7 @@ pub use container::{Container, DEFAULT_WRITABLE, Image, Volume};
 pub use error::{JailError, NoContainers};
 pub use jail::{Exit, Jail, JailDialer, JailListeners, ListenerGuard, Prepare, Refusals, SyscallRefusal};
 pub use jails::{Jailer, Jails};
-pub use program::Program;
+pub use program::{Program, examine};
 pub use rights::{forbid_core_dumps, limit_processes, start_without_core_dumps};
 
 /// Processes and threads that a program may have by default.

@@ -1,11 +1,15 @@
 //! Programs of the machine: how the node describes one, and the part of it that the jail receives.
 
+use crate::account::FIRST_ACCOUNT;
 use crate::container::{self, Volume};
+use crate::dependencies::Dependencies;
 use crate::error::bad;
 use crate::shown::{self, resolved};
 use crate::view::{self, real};
 use crate::wire::{MOST_DESCRIPTORS, Task};
+use leno_files::FileAccess;
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
@@ -17,7 +21,8 @@ pub struct Program {
     pub namespace: String,
     /// Its name and arguments.
     pub argv: Vec<String>,
-    /// Its working directory. The jail shows it.
+    /// Its working directory, which the jail shows. `/`: it has none of the machine, and starts in an
+    /// empty one of the jail.
     pub directory: PathBuf,
     /// All of its environment.
     pub environment: BTreeMap<String, String>,
@@ -27,6 +32,8 @@ pub struct Program {
     pub visible: Vec<PathBuf>,
     /// Folders in memory. `/tmp` may be one, in place of the one that every jail has.
     pub volumes: Vec<Volume>,
+    /// Where the dependencies of the program may be, which the jail shows without being told.
+    pub access: FileAccess,
     /// Names and contents of files in [`crate::SECRETS`].
     pub secrets: Vec<(String, Vec<u8>)>,
     /// Soft limit on file descriptors; `None`: the node's.
@@ -35,30 +42,69 @@ pub struct Program {
     pub processes: Option<u32>,
 }
 
+/// Looks for what a program would lack in a jail on this machine, without starting it. Its document
+/// is a file, and may name any. Blocks as long as the file systems do.
+pub fn examine(program: Program) -> Vec<String> {
+    let account = rustix::process::geteuid().is_root().then_some(FIRST_ACCOUNT);
+    let examine = move || {
+        if let Some(Err(error)) = account.map(shown::take_rights) {
+            return vec![error.to_string()];
+        }
+        match task(Program { access: FileAccess::Any, ..program }) {
+            Ok((task, mut lacks)) => {
+                lacks.extend(hidden(&task));
+                lacks
+            }
+            Err(error) => vec![error.to_string()],
+        }
+    };
+    // The thread that takes the rights ends with them.
+    std::thread::spawn(examine).join().unwrap_or_default()
+}
+
+/// Paths of the machine in the arguments and the environment that the jail does not show.
+fn hidden(task: &Task) -> Vec<String> {
+    /// The jail has folders of its own there.
+    const OWN: [&str; 6] = ["/dev", "/proc", "/run", "/sys", "/tmp", "/var/tmp"];
+    let is_shown = |path: &Path| {
+        let own = OWN.iter().map(Path::new).chain(task.visible.iter().map(|(_, in_jail)| in_jail.as_path()));
+        view::shows(path) || view::is_setting(path) || own.into_iter().any(|shown| path.starts_with(shown))
+    };
+    let arguments =
+        task.argv.iter().skip(1).map(|argument| argument.split_once('=').map_or(&**argument, |(_, path)| path));
+    let variables = task.environment.iter().filter(|(name, _)| *name != "PATH").flat_map(|(_, value)| value.split(':'));
+    let paths = arguments.chain(variables).map(Path::new).filter(|path| path.is_absolute() && path.parent().is_some());
+    let hidden = paths.filter(|path| !is_shown(path) && fs::symlink_metadata(path).is_ok());
+    let explain = |path: &Path| match shown::unshowable(path) {
+        None => format!("the jail does not show {0}: add `readOnlyPaths: [{0}]`", path.display()),
+        Some(_) => format!("the jail does not show {}: copy it into the working directory", path.display()),
+    };
+    hidden.map(explain).collect()
+}
+
 /// Decides which paths a jail has to show for a program, and mounts them as far as the node can.
 /// `account` is the jail's own. Blocks as long as the file systems do, on a thread that ends
-/// afterwards.
-pub(crate) fn prepared(program: Program, account: Option<u32>) -> io::Result<(Task, Vec<OwnedFd>)> {
+/// afterwards. Also returns the dependencies of the program that the jail lacks.
+pub(crate) fn prepared(program: Program, account: Option<u32>) -> io::Result<(Task, Vec<OwnedFd>, Vec<String>)> {
     if let Some(account) = account {
         shown::take_rights(account)?;
     }
-    let task = task(program)?;
+    let (task, notes) = task(program)?;
     let mounts = mounts(&task)?;
-    Ok((task, mounts))
+    Ok((task, mounts, notes))
 }
 
 /// Decides which paths the jail has to show for a program.
-fn task(program: Program) -> io::Result<Task> {
-    let Program { argv, directory, environment, hostname, visible, volumes, secrets, .. } = program;
-    let Program { descriptors, processes, .. } = program;
+fn task(program: Program) -> io::Result<(Task, Vec<String>)> {
+    let Program { namespace, argv, directory, environment, hostname, visible, volumes, access, .. } = program;
+    let Program { secrets, descriptors, processes, .. } = program;
     let volumes = container::volumes(&volumes)?;
-    let name = argv.first().ok_or_else(|| bad("the command is empty".to_owned()))?;
     let directory = without_dots(directory)?;
     let visible = visible.into_iter().map(without_dots).collect::<io::Result<Vec<_>>>()?;
-    let executable = located(name, &directory, environment.get("PATH"))?;
     let mut shown: Vec<(PathBuf, PathBuf)> = Vec::new();
+    let has_folder = directory != Path::new("/");
     // The outer paths first, so that inner ones are found in them.
-    let mut wanted: Vec<&PathBuf> = visible.iter().chain([&directory, &executable]).collect();
+    let mut wanted: Vec<&PathBuf> = visible.iter().chain(has_folder.then_some(&directory)).collect();
     wanted.sort();
     for path in wanted {
         if view::shows(path) || shown.iter().any(|(_, shown)| path.starts_with(shown)) {
@@ -70,16 +116,32 @@ fn task(program: Program) -> io::Result<Task> {
         }
         shown.push((resolved(path)?, path.clone()));
     }
+    let mut dependencies = Dependencies::new(&directory, environment.get("PATH"), shown, &access, &namespace);
+    let executable = dependencies.command(&argv)?;
+    let Dependencies { shown: visible, links, notes, .. } = dependencies;
     for (volume, _) in &volumes {
         if view::shows(volume) || view::is_setting(volume) {
             return Err(bad(format!("the volume {} is in a folder of the machine's programs", volume.display())));
         }
-        if let Some((_, hidden)) = shown.iter().find(|(_, shown)| shown.starts_with(volume)) {
+        if let Some((_, hidden)) = visible.iter().find(|(_, shown)| shown.starts_with(volume)) {
             return Err(bad(format!("the volume {} would hide {}", volume.display(), hidden.display())));
         }
     }
-    let visible = shown;
-    Ok(Task { argv, executable, directory, environment, hostname, visible, volumes, secrets, descriptors, processes })
+    let directory = if has_folder { directory } else { PathBuf::from(view::EMPTY) };
+    let task = Task {
+        argv,
+        executable,
+        directory,
+        environment,
+        hostname,
+        visible,
+        links,
+        volumes,
+        secrets,
+        descriptors,
+        processes,
+    };
+    Ok((task, notes.into_iter().collect()))
 }
 
 /// The mounts of a task's visible paths. Only root can make them. Without root, the jails open the
@@ -98,15 +160,4 @@ fn mounts(task: &Task) -> io::Result<Vec<OwnedFd>> {
 /// A path in which `..` is resolved: its meaning depends on the links before it.
 fn without_dots(path: PathBuf) -> io::Result<PathBuf> {
     if path.components().any(|part| part == Component::ParentDir) { real(&path) } else { Ok(path) }
-}
-
-/// Finds the file that a command names, as a shell would.
-fn located(name: &str, directory: &Path, path: Option<&String>) -> io::Result<PathBuf> {
-    if name.contains('/') {
-        // Removes the `.` of `./program`, which would break `starts_with`.
-        return without_dots(directory.join(name).components().collect());
-    }
-    let folders = std::env::split_paths(path.map_or("", String::as_str));
-    let found = folders.map(|folder| folder.join(name)).find(|file| file.is_file());
-    found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("`{name}` is in no folder of PATH")))
 }

@@ -75,6 +75,12 @@ pub(crate) fn open(root: BorrowedFd<'_>, real: &Path) -> io::Result<OwnedFd> {
     Ok(found)
 }
 
+/// Fails if this thread's account may not show a path that [`resolved`] returned.
+pub(crate) fn check(real: &Path) -> io::Result<()> {
+    let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    open(root.as_fd(), real).map(drop)
+}
+
 /// Makes a read-only mount of each path, attached nowhere. `machine` is the root of the machine's
 /// tree. Blocks as long as the file systems of the paths do.
 pub(crate) fn mounts(machine: &Path, paths: &[PathBuf]) -> io::Result<Vec<OwnedFd>> {

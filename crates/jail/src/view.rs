@@ -5,14 +5,15 @@
 //! The base is created ahead of need. Where the node cannot make the mounts of a function's own
 //! paths ([`tree`]), the machine's tree stays under [`HOST`] until the function is known.
 
-use crate::wire::ContainerTask;
+use crate::wire::{ContainerTask, Task};
 use rustix::fs::{CWD, FileType, RawMode};
 use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use rustix::mount::{mount, mount_bind_recursive, mount_change, move_mount, open_tree, unmount};
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -30,21 +31,39 @@ const NOTHING: &str = "/.nothing";
 const LARGEST_COPY: u64 = 1 << 20;
 /// The machine's programs and libraries. A symbolic link on the machine is one in the jail, too.
 pub(crate) const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
-/// The machine's settings that programs need. None of them reveals the machine's users, network or
+/// The machine's settings that programs need; `*` stands for the rest of a name. None of them
+/// reveals the machine's users, network or secrets. Of PHP's, pools are left out: they may hold
 /// secrets.
-const SETTINGS: [&str; 12] = [
+const SETTINGS: [&str; 29] = [
     "/etc/alternatives",
     "/etc/ca-certificates",
     "/etc/crypto-policies",
+    "/etc/dotnet",
+    "/etc/fonts",
+    "/etc/ImageMagick-*",
+    "/etc/java*",
+    "/etc/jvm*",
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
     "/etc/ld.so.conf.d",
     "/etc/localtime",
     "/etc/mime.types",
+    "/etc/mono",
+    "/etc/perl",
+    "/etc/php/*/cgi",
+    "/etc/php/*/cli",
+    "/etc/php/*/fpm/conf.d",
+    "/etc/php/*/fpm/php.ini",
+    "/etc/php/*/mods-available",
+    "/etc/php.d",
+    "/etc/php.ini",
     "/etc/pki",
     "/etc/protocols",
+    "/etc/python3*",
+    "/etc/R",
     "/etc/services",
     "/etc/ssl",
+    "/var/lib/gems",
 ];
 /// Settings that differ from the machine's.
 const OWN: [(&str, &str); 6] = [
@@ -86,8 +105,9 @@ pub(crate) fn prepare(keeps_host: bool) -> io::Result<Option<String>> {
     }
     DirBuilder::new().mode(0o700).create(NOTHING).at(NOTHING)?;
     let mut shared = None;
-    for path in PROGRAMS.into_iter().chain(SETTINGS).map(Path::new) {
-        shared = show_own(path)?.or(shared);
+    let programs = PROGRAMS.into_iter().map(PathBuf::from);
+    for path in programs.chain(SETTINGS.into_iter().flat_map(matching)) {
+        shared = show_own(&path)?.or(shared);
     }
     fs::remove_dir(NOTHING).at(NOTHING)?;
     for (file, text) in OWN {
@@ -117,7 +137,7 @@ fn show_own(path: &Path) -> io::Result<Option<String>> {
     let own = match fs::symlink_metadata(&from) {
         Ok(metadata) if metadata.is_dir() => own_folder(&from, path),
         Ok(metadata) if metadata.is_file() && metadata.len() > LARGEST_COPY => Err(io::ErrorKind::FileTooLarge.into()),
-        Ok(metadata) if metadata.is_file() => fs::copy(&from, path).map(drop),
+        Ok(metadata) if metadata.is_file() => parent(path).and_then(|()| fs::copy(&from, path)).map(drop),
         _ => return show(path, path).map(|()| None),
     };
     let Err(error) = own else { return Ok(None) };
@@ -139,16 +159,22 @@ fn let_go() -> io::Result<()> {
     fs::remove_dir(HOST).at(HOST)
 }
 
-/// Shows the function's own paths. From here on the root is read-only. `visible` are paths on the
-/// machine and in the jail, `mounts` their mounts from [`tree`]. If the machine's tree is still
-/// there, it is unmounted now.
-pub(crate) fn complete(
-    visible: &[(PathBuf, PathBuf)],
-    mounts: &[OwnedFd],
-    volumes: &[(PathBuf, u64)],
-    keeps_host: bool,
-    secrets: &[(String, Vec<u8>)],
-) -> io::Result<()> {
+/// The folder in which a program starts that has no folder of the machine. It is empty at first, and
+/// the jail's.
+pub(crate) const EMPTY: &str = "/tmp";
+
+/// Makes the jail's host name resolve. Otherwise `getaddrinfo` asks the node for it, which knows the
+/// names of callees only.
+pub(crate) fn name_host(hostname: &str) -> io::Result<()> {
+    let hosts = format!("127.0.0.1 localhost {hostname}\n::1 localhost\n");
+    fs::write("/etc/hosts", hosts).at("/etc/hosts")?;
+    fs::write("/etc/hostname", format!("{hostname}\n")).at("/etc/hostname")
+}
+
+/// Shows the function's own paths. From here on the root is read-only. `mounts` are those of the
+/// task's visible paths, from [`tree`]. If the machine's tree is still there, it is unmounted now.
+pub(crate) fn complete(task: &Task, mounts: &[OwnedFd], keeps_host: bool) -> io::Result<()> {
+    let Task { visible, links, volumes, secrets, .. } = task;
     if mounts.len() != visible.len() {
         return Err(io::ErrorKind::InvalidData.into());
     }
@@ -159,6 +185,9 @@ pub(crate) fn complete(
         make_folder(path)?;
         let options = CString::new(volume_options(*size).join(","))?;
         temporary(path, &options).at(path.display())?;
+    }
+    for (link, target) in links {
+        parent(link).and_then(|()| symlink(target, link)).at(link.display())?;
     }
     if !secrets.is_empty() {
         DirBuilder::new().mode(0o700).create(crate::SECRETS).at(crate::SECRETS)?;
@@ -193,10 +222,7 @@ pub(crate) fn contain(task: &ContainerTask, mounts: &[OwnedFd]) -> io::Result<()
         let mut file = File::options().write(true).create_new(true).mode(0o444).open(&path).at(name)?;
         io::Write::write_all(&mut file, contents).at(name)?;
     }
-    let ContainerTask { hostname, .. } = task;
-    fs::write("/etc/hostname", format!("{hostname}\n")).at("/etc/hostname")?;
-    let hosts = format!("127.0.0.1 localhost {hostname}\n::1 localhost\n");
-    fs::write("/etc/hosts", hosts).at("/etc/hosts")?;
+    name_host(&task.hostname)?;
     // The runtime requires it. The container sees it if it has its own control group, because
     // programs read their limits there.
     let groups = "/sys/fs/cgroup";
@@ -335,7 +361,38 @@ pub(crate) fn shows(path: &Path) -> bool {
 
 /// Whether a path is one of the machine's settings that every jail shows.
 pub(crate) fn is_setting(path: &Path) -> bool {
-    SETTINGS.iter().any(|setting| path.starts_with(setting))
+    SETTINGS.iter().any(|setting| {
+        let mut parts = path.components();
+        Path::new(setting)
+            .components()
+            .all(|wanted| parts.next().is_some_and(|part| fits(wanted.as_os_str(), part.as_os_str())))
+    })
+}
+
+/// Whether a name is one that a part of [`SETTINGS`] stands for.
+fn fits(wanted: &OsStr, name: &OsStr) -> bool {
+    match wanted.as_bytes().strip_suffix(b"*") {
+        Some(prefix) => name.as_bytes().starts_with(prefix),
+        None => name == wanted,
+    }
+}
+
+/// The paths of the machine that one of [`SETTINGS`] stands for.
+fn matching(setting: &str) -> Vec<PathBuf> {
+    let mut found = vec![PathBuf::from("/")];
+    for wanted in Path::new(setting).components().skip(1).map(|part| part.as_os_str()) {
+        if !wanted.as_bytes().ends_with(b"*") {
+            found.iter_mut().for_each(|path| path.push(wanted));
+            continue;
+        }
+        let inside = |path: &PathBuf| {
+            let entries = fs::read_dir(on_host(path)).into_iter().flatten().flatten();
+            let names = entries.map(|entry| entry.file_name()).filter(|name| fits(wanted, name));
+            names.map(|name| path.join(name)).collect::<Vec<_>>()
+        };
+        found = found.iter().flat_map(inside).collect();
+    }
+    found
 }
 
 /// Adds the path to an error.

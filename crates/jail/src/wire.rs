@@ -110,6 +110,8 @@ pub(crate) struct Task {
     pub visible: Vec<(PathBuf, PathBuf)>,
     /// Folders in memory: their paths and how many bytes they hold.
     pub volumes: Vec<(PathBuf, u64)>,
+    /// Links that the jail has, besides those in its files: their paths, and their targets.
+    pub links: Vec<(PathBuf, PathBuf)>,
     /// Names and contents of files in [`crate::SECRETS`].
     pub secrets: Vec<(String, Vec<u8>)>,
     /// Soft limit on file descriptors.

@@ -1,6 +1,7 @@
 //! `leno check`: finds all problems that `leno up` would refuse, without starting anything.
 
 use crate::component_cache;
+use crate::programs;
 use crate::screen::shown;
 use crate::table;
 use anyhow::Result;
@@ -15,7 +16,9 @@ use std::sync::Arc;
 pub(crate) fn run(path: &Path, strict: bool) -> Result<ExitCode> {
     match Intake::new(Arc::new(component_cache::modules())).check(path, &Effort::unbounded()) {
         Ok(snapshot) => {
-            let warnings = snapshot.warnings();
+            let mut warnings = snapshot.warnings().to_vec();
+            warnings.extend(programs::doubts(&snapshot));
+            warnings.sort();
             println!("{}: {}", path.display(), snapshot.read());
             print_imports(&snapshot);
             let rest = match warnings.len() {
@@ -23,7 +26,7 @@ pub(crate) fn run(path: &Path, strict: bool) -> Result<ExitCode> {
                 count => counted(count, "warning"),
             };
             println!("{}: {}, {rest}", path.display(), snapshot.summary());
-            for warning in warnings {
+            for warning in &warnings {
                 eprintln!("warning: {}", shown(&warning.to_string()));
             }
             Ok(if strict && !warnings.is_empty() { ExitCode::from(2) } else { ExitCode::SUCCESS })

@@ -147,6 +147,7 @@ impl Listing {
                 ("EXPOSED", "exposed", Plain),
                 ("NOT IN FORCE", "audited", Plain),
                 ("SCALED BY", "reason", Plain),
+                ("FAILURE", "failure", Plain),
                 ("NODES", "nodes", Wide),
                 ("STARTING", "starting", Wide),
                 ("PROGRAM BYTES", "program_bytes", Wide),

@@ -26,6 +26,7 @@ mod node;
 mod notify;
 mod observe;
 mod private_file;
+mod programs;
 mod quantity;
 mod remote;
 mod screen;

@@ -24,6 +24,7 @@ mod secret;
 pub mod size;
 pub mod special_address;
 mod spiffe;
+pub mod variables;
 
 pub use authorizer::{Authorizer, AuthorizerCache, AuthorizerProtocol};
 pub use bounds::NamespaceBounds;

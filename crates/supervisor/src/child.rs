@@ -9,10 +9,11 @@ use crate::orphans;
 use crate::output::{LINE, read_lines};
 use crate::process::{self, ProcessGroup, Program};
 use crate::processes::Processes;
-use crate::secret::{JailSecrets, Secrets};
+use crate::secret::{self, JailSecrets, Secrets};
 use crate::spec::{JailSupport, Settings};
 use crate::status::{Isolation, StatusStore};
 use crate::tree::ProcessTree;
+use crate::variables::Variables;
 use leno_files::{FileAccess, readers};
 use leno_jail::{Jail, Refusals};
 use leno_model::FunctionId;
@@ -64,6 +65,8 @@ pub(crate) struct ProcessResources {
     confined: ProcessCgroup,
     /// Its limit on memory, in bytes.
     memory: u64,
+    /// Dependencies of the program that its jail lacks.
+    lacks: Vec<String>,
     _secrets: Secrets,
     /// Keeps the image's files in place while the process runs.
     _container: Option<RunnableContainer>,
@@ -155,8 +158,8 @@ impl Owner {
         let mut jail = jail.map_err(std::io::Error::other)?;
         let limits = self.confine(program.resources, Cgroups::jail, JailLimits::unenforced);
         let started = self.run_in_jail(&mut jail, limits.as_ref(), program, secrets, given).await;
-        let readers = match started {
-            Ok(readers) => readers,
+        let (readers, lacks) = match started {
+            Ok(started) => started,
             Err(error) => {
                 // First the jail: its control groups are removed when they are empty.
                 jail.end().await;
@@ -168,11 +171,13 @@ impl Owner {
         let confined = limits.map_or(ProcessCgroup::No, ProcessCgroup::Jail);
         let memory = program.resources.memory;
         let _container = program.container.cloned();
-        let resources = ProcessResources { readers, confined, memory, _secrets: Secrets::default(), _container };
+        let _secrets = Secrets::default();
+        let resources = ProcessResources { readers, confined, memory, lacks, _secrets, _container };
         Ok(Child { tree: ProcessTree::Jail(jail), dialer, isolation: Isolation::Strict, resources })
     }
 
-    /// Starts the program in a jail. Returns the readers of its output.
+    /// Starts the program in a jail. Returns the readers of its output, and the dependencies that the
+    /// jail lacks.
     async fn run_in_jail(
         &self,
         jail: &mut Jail,
@@ -180,7 +185,7 @@ impl Owner {
         program: &Program<'_>,
         secrets: JailSecrets,
         given: Vec<(String, String)>,
-    ) -> std::io::Result<Readers> {
+    ) -> std::io::Result<(Readers, Vec<String>)> {
         if let Some(port) = program.port.filter(|port| *port == jail.node_port()) {
             let text = format!(
                 "port {port} is the node's in a jail here: choose another, or have the node redirect calls in the kernel (root, Linux 5.9), \
@@ -195,6 +200,7 @@ impl Owner {
         // A container has the `PATH` of its image.
         let path = std::env::var("PATH").ok().filter(|_| program.container.is_none());
         let path = path.map(|path| ("PATH".to_owned(), path));
+        let variables = self.variables(program, &secrets.environment, &name, &given);
         let own = program.env.iter().map(|(name, value)| (name.clone(), value.clone()));
         let environment =
             path.into_iter().chain(own).chain(secrets.environment).chain(self.names(&name)).chain(given).collect();
@@ -209,9 +215,9 @@ impl Owner {
         let (out, err) = (out.into_blocking_fd()?, err.into_blocking_fd()?);
         let (hostname, secrets, descriptors) = (hostname(&name), secrets.files, self.settings.descriptors);
         let processes = Some(program.resources.pids).filter(|pids| *pids > 0);
-        if let Some(container) = program.container {
+        let lacks = if let Some(container) = program.container {
             let own_group = program.resources.any() && matches!(limits, Some(JailLimits::Current(_)));
-            let container = container.instance(
+            let container = container.expanded(&variables).instance(
                 program.read_only_paths,
                 own_group,
                 environment,
@@ -221,27 +227,45 @@ impl Owner {
             );
             let container = leno_jail::Container { namespace: self.function.namespace.clone(), ..container };
             jail.contain(container, out, err).await?;
+            Vec::new()
         } else {
             let task = leno_jail::Program {
                 namespace: self.function.namespace.clone(),
-                argv: program.argv.to_vec(),
+                argv: variables.expand(program.argv),
                 directory: program.directory.to_owned(),
                 environment,
                 hostname,
                 visible: program.read_only_paths.to_vec(),
                 volumes: program.volumes.iter().map(crate::container::volume).collect(),
+                access: self.files.clone(),
                 secrets,
                 descriptors,
                 processes,
             };
-            jail.run(task, out, err).await?;
+            jail.run(task, out, err).await?
+        };
+        for lack in &lacks {
+            tracing::warn!(function = %self.function, instance = %self.id, "{lack}");
         }
-        Ok(readers)
+        Ok((readers, lacks))
     }
 
     /// Variables that name the instance and its function.
     fn names(&self, instance: &str) -> [(String, String); 2] {
         [(orphans::INSTANCE.to_owned(), instance.to_owned()), ("LENO_FUNCTION".to_owned(), self.function.to_string())]
+    }
+
+    /// The variables that the program's arguments may refer to.
+    fn variables(
+        &self,
+        program: &Program<'_>,
+        secrets: &[(String, String)],
+        instance: &str,
+        given: &[(String, String)],
+    ) -> Variables {
+        let folder = secrets.iter().filter(|(name, _)| name == secret::FOLDER).cloned();
+        let own = program.env.clone().into_iter().chain(folder);
+        Variables(own.chain(self.names(instance)).chain(given.iter().cloned()).collect())
     }
 
     fn start_process(
@@ -253,6 +277,8 @@ impl Owner {
         let account = self.settings.accounts.of(&self.function)?;
         let secrets = Secrets::hand_over(secrets, account)?;
         let name = self.id.name(&self.function);
+        let argv = self.variables(program, &secrets.environment, &name, &given).expand(program.argv);
+        let program = &Program { argv: &argv, ..*program };
         let mut environment = secrets.environment.clone();
         environment.extend(self.names(&name));
         environment.extend(self.host.environment(&self.function, self.id));
@@ -285,6 +311,7 @@ impl Owner {
             readers,
             confined,
             memory: program.resources.memory,
+            lacks: Vec::new(),
             _secrets: secrets,
             _container: None,
         };
@@ -352,6 +379,7 @@ impl ProcessResources {
     pub(crate) fn describe(&self, status: std::io::Result<ExitStatus>) -> String {
         let was_killed = status.as_ref().is_ok_and(|status| status.signal() == Some(Signal::KILL.as_raw()));
         let told = process::describe(status);
+        let told = self.lacks.iter().fold(told, |told, lack| format!("{told}; {lack}"));
         let no_memory = match &self.confined {
             ProcessCgroup::Joined(group) => group.ran_out_of_memory(),
             ProcessCgroup::Jail(limits) => limits.ran_out_of_memory(),

@@ -1,5 +1,6 @@
 //! Instances that are containers, and the images that they wait for.
 
+use crate::variables::Variables;
 use leno_jail::{Container, Image, Volume};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -154,6 +155,16 @@ impl ContainerSpec {
 }
 
 impl RunnableContainer {
+    /// The same container, with the values of variables in its command and arguments. References in
+    /// the image's own entrypoint stay.
+    pub(crate) fn expanded(&self, variables: &Variables) -> Self {
+        let ContainerSpec { command, args, .. } = &*self.spec;
+        let command = command.as_deref().map(|command| variables.expand(command));
+        let args = args.as_deref().map(|args| variables.expand(args));
+        let spec = ContainerSpec { command, args, ..(*self.spec).clone() };
+        Self { spec: Arc::new(spec), unpacked: self.unpacked.clone() }
+    }
+
     /// The container of one instance. `visible`: files and folders of the machine that it sees.
     pub(crate) fn instance(
         &self,

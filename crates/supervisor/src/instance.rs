@@ -8,6 +8,7 @@ use crate::dispatcher::Slot;
 use crate::error::AcquireError;
 use crate::host::LinkEnd;
 use crate::instance_id::InstanceId;
+use crate::listeners;
 use crate::liveness::Probes;
 use crate::ports::Port;
 use crate::process::Program;
@@ -270,7 +271,14 @@ impl Instance {
         match ready {
             Ok(Ok(start)) => start,
             Ok(Err(stranger)) => Start::Failed(AcquireError::PortTaken { reason: stranger.to_string() }),
-            Err(_) => Start::Failed(AcquireError::NotReady { limit, reason }),
+            Err(_) => {
+                let misplaced = match self.protocol {
+                    AppProtocol::Chain => None,
+                    _ => listeners::misplaced(tree, dialer, address.port()).await,
+                };
+                let reason = misplaced.map_or(reason.clone(), |misplaced| format!("{misplaced} ({reason})"));
+                Start::Failed(AcquireError::NotReady { limit, reason })
+            }
         }
     }
 

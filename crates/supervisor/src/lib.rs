@@ -57,6 +57,7 @@ mod instance;
 mod instance_id;
 mod job;
 mod lifecycle;
+mod listeners;
 mod liveness;
 mod load;
 mod orphans;
@@ -72,6 +73,7 @@ mod spec;
 mod status;
 mod supervisor;
 mod tree;
+mod variables;
 
 pub use accounts::Accounts;
 pub use cgroup::{NamespaceShare, sweep_groups};

@@ -220,6 +220,13 @@ impl Processes {
         Ok(found.is_some())
     }
 
+    /// Inodes of all sockets that processes of the instance have, as far as the node may see them.
+    pub(crate) fn sockets(&self) -> BTreeSet<u64> {
+        let mut all = self.all().unwrap_or_default();
+        all.extend(self.members());
+        all.into_iter().filter_map(|number| folder(number).ok()).flat_map(sockets_of).collect()
+    }
+
     /// The members of the control group.
     fn members(&self) -> Vec<u32> {
         let list = self.group.as_ref().and_then(|group| fs::read_to_string(group).ok()).unwrap_or_default();
@@ -311,22 +318,22 @@ fn with(number: u32, inode: u64) -> Option<Process> {
 
 /// Whether a process has a socket. False for a process whose descriptors may not be read.
 fn holds(process: impl AsFd, inode: u64) -> bool {
-    let wanted = format!("socket:[{inode}]");
+    sockets_of(process).any(|other| other == inode)
+}
+
+/// Inodes of the sockets of a process. None of a process whose descriptors may not be read.
+fn sockets_of(process: impl AsFd) -> impl Iterator<Item = u64> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(descriptors) = openat(process, "fd", flags, Mode::empty()) else { return false };
-    let Ok(list) = Dir::read_from(&descriptors) else { return false };
+    let descriptors = openat(process, "fd", flags, Mode::empty()).ok();
+    let list = descriptors.as_ref().and_then(|descriptors| Dir::read_from(descriptors).ok());
     let mut target = Vec::new();
-    for entry in list.flatten() {
-        let Ok(read) = rustix::fs::readlinkat(&descriptors, entry.file_name(), target) else {
-            target = Vec::new();
-            continue;
-        };
-        if read.as_bytes() == wanted.as_bytes() {
-            return true;
-        }
+    list.into_iter().flat_map(Iterator::flatten).filter_map(move |entry| {
+        let read =
+            rustix::fs::readlinkat(descriptors.as_ref()?, entry.file_name(), std::mem::take(&mut target)).ok()?;
+        let inode = read.to_str().ok().and_then(|link| link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok());
         target = read.into_bytes();
-    }
-    false
+        inode
+    })
 }
 
 /// Describes the process that has a socket.

@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, chown, fchown};
 use std::path::{Path, PathBuf};
 
 /// The environment variable with the path of an instance's secrets folder.
-const FOLDER: &str = "LENO_SECRETS";
+pub(crate) const FOLDER: &str = "LENO_SECRETS";
 
 /// The secrets of an instance. Dropping this removes their folder.
 #[derive(Default)]

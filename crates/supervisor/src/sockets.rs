@@ -39,6 +39,14 @@ impl Socket {
     }
 }
 
+#[cfg(test)]
+impl Socket {
+    /// A socket at this address.
+    pub(crate) fn listening(address: SocketAddr, state: State) -> Self {
+        Self { address, state, account: 0, inode: 0, v6_only: false }
+    }
+}
+
 impl State {
     /// Converts a state's number in `tcp_states.h`.
     fn of(number: u8) -> Self {
@@ -87,6 +95,11 @@ fn listening(family: AddressFamily, address: SocketAddr) -> io::Result<Vec<Socke
         return ask(&request(family, REQUEST | DUMP, LISTEN, here, None));
     }
     listed(|socket, _| socket.state == State::Listening && socket.address.port() == address.port())
+}
+
+/// All listening sockets of the network of process `pid`.
+pub(crate) fn listening_near(pid: u32) -> io::Result<Vec<Socket>> {
+    listed_in(&format!("/proc/{pid}/net"), |socket, _| socket.state == State::Listening)
 }
 
 /// Whether this kernel has `sock_diag` for TCP.
@@ -233,9 +246,14 @@ fn socket(body: &[u8]) -> Option<Socket> {
 
 /// Like [`ask`], but from `/proc`. Each call reads all sockets of the machine.
 fn listed(wanted: impl Fn(&Socket, SocketAddr) -> bool) -> io::Result<Vec<Socket>> {
+    listed_in("/proc/net", wanted)
+}
+
+/// The sockets of the network whose lists are in this folder.
+fn listed_in(folder: &str, wanted: impl Fn(&Socket, SocketAddr) -> bool) -> io::Result<Vec<Socket>> {
     let mut found = Vec::new();
-    for file in ["/proc/net/tcp", "/proc/net/tcp6"] {
-        match fs::read_to_string(file) {
+    for file in ["tcp", "tcp6"] {
+        match fs::read_to_string(format!("{folder}/{file}")) {
             Ok(lines) => {
                 let sockets = lines.lines().skip(1).filter_map(line);
                 found.extend(sockets.filter(|(socket, peer)| wanted(socket, *peer)).map(|(socket, _)| socket));

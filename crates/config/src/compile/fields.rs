@@ -197,8 +197,8 @@ pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 pub(super) fn relative(scope: &Scope<'_>, path: &Path) -> PathBuf {
     check_path(scope, path);
     if scope.origin() == Origin::Request {
-        // The default of an omitted path is `.`. A request's document is in no folder, so its
-        // functions start in the root.
+        // The default of an omitted path is `.`. A request's document is in no folder, so its path
+        // is `/`, for which jails have an empty folder.
         if path != Path::new(".") && !path.is_absolute() {
             let fix = "expected an absolute path: a document that comes in a request is in no folder";
             scope.problem(format!("{} is a relative path", path.display()), fix);

@@ -1,5 +1,6 @@
 //! A Function document.
 
+use super::arguments::Arguments;
 use super::fields::{self, DAY, MILLISECOND};
 use super::process::{self, Kind};
 use super::{Context, TypedDocument, confine, container, isolation, metadata, rollout, scale, template, text, wasm};
@@ -63,7 +64,7 @@ pub(super) fn function(
         labels: document.metadata.labels.clone(),
         protocol: spec.protocol,
         run,
-        place: scope.field(if spec.image.is_some() { "image" } else { "wasm" }).here(),
+        place: scope.field(place(spec)).here(),
         expose: expose(&scope.field("expose"), &spec.expose),
         callees: callees(context, &scope.field("callees"), id, &spec.callees),
         concurrency: spec.concurrency,
@@ -82,6 +83,15 @@ pub(super) fn function(
 fn shares_port(run: &leno_model::Run) -> bool {
     let leno_model::Run::Command(command) = run else { return false };
     command.port.is_some() && command.isolation == leno_model::Isolation::Process
+}
+
+/// The field of the program, the image or the component.
+fn place(spec: &FunctionSpec) -> &'static str {
+    match (&spec.image, &spec.command) {
+        (Some(_), _) => "image",
+        (None, Some(_)) => "command",
+        (None, None) => "wasm",
+    }
 }
 
 /// Properties that a function that is called through memory cannot have.
@@ -234,6 +244,9 @@ fn command(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &Fun
         }
         _ => {}
     }
+    let FunctionSpec { command, args, env, secrets, .. } = spec;
+    let (command, args) = (command.as_deref(), args.as_deref());
+    Arguments { kind: Kind::Instance, command, args, env, secrets }.doubts(context, scope);
     let FunctionTimeouts { startup, grace, .. } = spec.timeouts;
     let timeouts = scope.field("timeouts");
     leno_model::Command {

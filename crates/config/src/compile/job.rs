@@ -1,5 +1,6 @@
 //! A Job document.
 
+use super::arguments::Arguments;
 use super::fields::{self, DAY, MILLISECOND};
 use super::process::{self, Kind};
 use super::{Context, TypedDocument, confine, container, function, isolation};
@@ -53,6 +54,9 @@ pub(super) fn job(
     let spec = &document.spec;
     let scope = root.field("spec");
     process::environment(Kind::Job, &scope.field("env"), &spec.env);
+    let document::JobSpec { command, args, env, secrets, .. } = spec;
+    let (command, args) = (command.as_deref(), args.as_deref());
+    Arguments { kind: Kind::Job, command, args, env, secrets }.doubts(context, &scope);
     let grace = scope.field("terminationGracePeriod");
     let (argv, container) = program(&scope, spec);
     process::operators(&scope.field("command"), spec.command.as_deref().unwrap_or_default(), context.doubts);
@@ -100,7 +104,7 @@ pub(super) fn job(
         labels: document.metadata.labels.clone(),
         protocol: leno_model::AppProtocol::default(),
         run: leno_model::Run::Job(job),
-        place: scope.field("image").here(),
+        place: scope.field(if spec.image.is_some() { "image" } else { "command" }).here(),
         expose: Vec::new(),
         callees: function::callees(context, &scope.field("callees"), id, &spec.callees),
         concurrency: 0,

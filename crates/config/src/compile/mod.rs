@@ -1,6 +1,7 @@
 //! Documents -> a checked [`Snapshot`]. Checking and compiling are one step: the result can only be
 //! valid, and every error is reported.
 
+mod arguments;
 mod attach;
 mod authentication;
 mod authorization;

@@ -47,15 +47,16 @@ pub struct FunctionSpec {
     /// Program and arguments of an instance. It must listen on the port in its environment variable
     /// `PORT`, at `127.0.0.1`, `::1` or all addresses; outside jails at `127.0.0.1`. It calls
     /// another function by its name: `http://stock/…`; with `isolation: process`, through the proxy
-    /// in `HTTP_PROXY`. No shell is involved. With an `image`: instead of its `Entrypoint` and
-    /// `Cmd`.
+    /// in `HTTP_PROXY`. No shell is involved; `$(PORT)` and `$(NAME)` of a variable in `env` are
+    /// replaced by their values, and `$$(PORT)` stands for the text `$(PORT)`. With an `image`:
+    /// instead of its `Entrypoint` and `Cmd`.
     pub command: Option<Vec<String>>,
     /// A container image to run: `registry/repository:tag`, `registry/repository@sha256:…`,
     /// `oci:FOLDER:tag` or `oci-archive:FILE:tag` (an OCI layout, or an archive of one, relative to
     /// the document's folder). Names without a registry are in the mesh's `images.defaultRegistry`.
     /// A tag is resolved once, when a revision is made, and the digest is kept.
     pub image: Option<String>,
-    /// Arguments of a container, instead of the image's `Cmd`.
+    /// Arguments of a container, instead of the image's `Cmd`. Variables as in `command`.
     pub args: Option<Vec<String>>,
     /// User of a container, instead of the image's: `user`, `user:group`, names of the image or
     /// numbers.
@@ -74,7 +75,8 @@ pub struct FunctionSpec {
     /// Instances that another system runs.
     pub external: Option<ExternalInstances>,
     /// Working directory of the command, relative to the document's folder. Without it: that
-    /// folder. With an `image`: an absolute path in it, instead of its `WorkingDir`.
+    /// folder; of a document that was applied to a control plane, an empty folder of its own. With
+    /// an `image`: an absolute path in it, instead of its `WorkingDir`.
     pub working_directory: Option<PathBuf>,
     /// Environment variables, as text; numbers and `true` are taken as written. A command gets none
     /// of the node's but `PATH`, a component none at all; a container has its image's too.

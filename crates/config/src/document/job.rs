@@ -42,8 +42,9 @@ pub enum JobKind {
 pub struct JobSpec {
     /// Program and arguments. It calls a function by its name: `http://stock/…`; with
     /// `isolation: process`, through the proxy in `HTTP_PROXY`. It has succeeded when it exits with
-    /// status 0; processes that it leaves behind end with it. No shell is involved. With an
-    /// `image`: instead of its `Entrypoint` and `Cmd`.
+    /// status 0; processes that it leaves behind end with it. No shell is involved;
+    /// `$(NAME)` of a variable in `env` is replaced by its value, and `$$(NAME)` stands for the text
+    /// `$(NAME)`. With an `image`: instead of its `Entrypoint` and `Cmd`.
     #[serde(default)]
     pub command: Option<Vec<String>>,
     /// A container image to run: `registry/repository:tag`, `registry/repository@sha256:…`,
@@ -52,7 +53,7 @@ pub struct JobSpec {
     /// A tag is resolved once, when the job is made or changed, and the digest is kept.
     #[serde(default)]
     pub image: Option<String>,
-    /// Arguments of a container, instead of the image's `Cmd`.
+    /// Arguments of a container, instead of the image's `Cmd`. Variables as in `command`.
     #[serde(default)]
     pub args: Option<Vec<String>>,
     /// User of a container, instead of the image's: `user`, `user:group`, names of the image or
@@ -72,7 +73,8 @@ pub struct JobSpec {
     #[serde(default)]
     pub pull: Pull,
     /// Working directory of the command, relative to the document's folder. Without it: that
-    /// folder. With an `image`: an absolute path in it, instead of its `WorkingDir`.
+    /// folder; of a document that was applied to a control plane, an empty folder of its own. With
+    /// an `image`: an absolute path in it, instead of its `WorkingDir`.
     #[serde(default)]
     pub working_directory: Option<PathBuf>,
     /// Environment variables of the command. It gets none of the node's but `PATH`.

@@ -85,6 +85,21 @@ async fn a_program_has_nothing_but_what_it_is_given() {
 }
 
 #[tokio::test]
+async fn the_host_name_resolves_and_a_program_without_a_folder_has_an_empty_one() {
+    let jails = open(1).await;
+    let script = "
+import os, socket
+print({entry[4][0] for entry in socket.getaddrinfo(socket.gethostname(), 80)}, socket.gethostname())
+print(os.getcwd(), os.listdir())
+open('note', 'w').write('x')
+print(os.listdir('.'))";
+    let mut jail = jails.take().await.unwrap();
+    let argv = ["usr/bin/python3", "-c", script].map(str::to_owned).to_vec();
+    let output = run(&mut jail, Program { argv, directory: "/".into(), ..program("") }).await.unwrap();
+    assert_eq!(all(output).await, "{'127.0.0.1'} guest\n/tmp []\n['note']\n");
+}
+
+#[tokio::test]
 async fn each_part_of_the_filter_answers() {
     let jails = open(1).await;
     let script = "

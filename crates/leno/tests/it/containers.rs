@@ -212,7 +212,7 @@ fn a_container_has_the_user_the_volumes_and_the_root_that_its_function_says() {
     let image = format!("{}/web:1", registry.host);
     let spec = format!(
         "{EXPOSE}\n  user: web\n  readOnlyRoot: true\n  volumes: [{{path: /data, size: 1Mi}}, {{path: /www}}]\n  workingDirectory: /tmp\n  \
-         args: [extra]"
+         env: {{KIND: extra}}\n  args: [$(KIND)]"
     );
     let mesh = Mesh::start_with(&settings(&registry, ""), &function("web", &image, &spec));
     assert_eq!(mesh.get("/").body, "33\n/serve extra\ndata\ntmp\nin /tmp\n");
