@@ -24,7 +24,7 @@ use leno_model::size::Size;
 use leno_model::{ChainLink, IN_NODE, InstanceState, Run};
 use leno_proxy::links::large_pages;
 use leno_proxy::{FunctionEntry, Node, NodeSnapshot, channels};
-use leno_supervisor::{ImageState, Supervisor};
+use leno_supervisor::{ImageState, Supervisor, VolumeError};
 use leno_telemetry::metrics::CONTENT_TYPE;
 use listener::Access;
 use prometheus_client::collector::Collector;
@@ -105,10 +105,13 @@ async fn accept(admin: Arc<Admin>, listener: Listener, capacity: Arc<Semaphore>)
             let upgrading = AtomicBool::new(false);
             let (admin, access, upgrading) = (&*admin, &access, &upgrading);
             let service = service_fn(move |request: Request<Incoming>| async move {
-                let is_upgrade = request.method() == Method::POST && request.uri().path() == upgrade::PATH;
-                Ok::<_, Infallible>(match is_upgrade {
-                    true => admin.upgrade(access, request, upgrading).await,
-                    false => admin.answer(access, &request),
+                let (method, path) = (request.method(), request.uri().path());
+                let volume = path.strip_prefix(VOLUMES).filter(|_| *method == Method::DELETE).map(str::to_owned);
+                let is_upgrade = *method == Method::POST && path == upgrade::PATH;
+                Ok::<_, Infallible>(match volume {
+                    Some(volume) => admin.delete_volume(access, &volume).await,
+                    None if is_upgrade => admin.upgrade(access, request, upgrading).await,
+                    None => admin.answer(access, &request),
                 })
             });
             let mut server = hyper::server::conn::http1::Builder::new();
@@ -151,6 +154,7 @@ impl Admin {
                 None => reply(StatusCode::NOT_FOUND, "text/plain", ELSEWHERE.to_owned()),
             },
             "/namespaces" => list(namespaces::rows(&self.node, &self.supervisor)),
+            "/volumes" => list(json!(self.supervisor.volumes().map(|volumes| volumes.list()).unwrap_or_default())),
             "/events" => list(self.events()),
             "/identities" => list(self.identities()),
             "/flows" => list(json!(self.node.telemetry.flows(request.uri().query()))),
@@ -166,6 +170,29 @@ impl Admin {
                 }
                 _ => reply(StatusCode::NOT_FOUND, "text/plain", PATHS.to_owned()),
             },
+        }
+    }
+
+    /// Deletes a volume, `NAMESPACE/NAME`.
+    async fn delete_volume(&self, access: &Access, volume: &str) -> Response<Full<Bytes>> {
+        let text = |status, body: &str| reply(status, "text/plain", format!("{body}\n"));
+        // A token may be for monitoring.
+        if !matches!(access, Access::Full) {
+            return text(
+                StatusCode::FORBIDDEN,
+                "volumes are deleted at the Unix socket, by the node's account or root",
+            );
+        }
+        let (Some(volumes), Some((namespace, name))) = (self.supervisor.volumes().cloned(), volume.split_once('/'))
+        else {
+            return text(StatusCode::NOT_FOUND, "there is no such volume on this node");
+        };
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        match tokio::task::spawn_blocking(move || volumes.delete(&namespace, &name)).await {
+            Ok(Ok(())) => text(StatusCode::OK, &format!("deleted the volume {volume}")),
+            Ok(Err(error @ VolumeError::Unknown(_))) => text(StatusCode::NOT_FOUND, &error.to_string()),
+            Ok(Err(error)) => text(StatusCode::CONFLICT, &error.to_string()),
+            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
         }
     }
 
@@ -452,11 +479,12 @@ fn told(image: &ImageState) -> (String, Option<&str>) {
 
 const RECENT: usize = 100;
 const LOGS: &str = "/logs/";
+const VOLUMES: &str = "/volumes/";
 /// Bytes of lines in one page.
 const LOGS_BYTES: u32 = 1 << 20;
 /// This node's name on its own pages.
 const THIS_NODE: &str = "";
-const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /namespaces /revisions /instances /jobs /events /identities /externals /chains /flows /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade\n";
+const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /namespaces /revisions /instances /jobs /events /identities /volumes /externals /chains /flows /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade; DELETE /volumes/NAMESPACE/NAME\n";
 
 fn list(value: Value) -> Response<Full<Bytes>> {
     reply(StatusCode::OK, "application/json", value.to_string())

@@ -338,6 +338,10 @@ fn demand(config: &FunctionConfig) -> Demand {
         demand.least = demand.least.saturating_add(least);
         demand.single = matches!(config.run, Run::Job(_));
     }
+    if let Run::Command(command) = &config.run {
+        demand.only = command.persistent.first().and_then(|volume| volume.node.clone());
+        demand.single |= demand.only.is_some();
+    }
     let named = |container: &Container| Some(format!("{}@{}", container.image, container.digest.as_ref()?));
     demand.image = config.run.container().and_then(named);
     demand

@@ -113,6 +113,7 @@ fn golden_files_are_read_and_written_as_they_were() {
     let [function, job] = configs::with_volumes();
     resource("slice-volumes", &Resource::FunctionConfig(Box::new(function)));
     resource("slice-job-volumes", &Resource::FunctionConfig(Box::new(job)));
+    resource("slice-persistent", &Resource::FunctionConfig(Box::new(configs::persistent())));
     resource("slice-egress", &Resource::FunctionConfig(Box::new(configs::egress(false))));
     resource("slice-egress-nodes", &Resource::FunctionConfig(Box::new(configs::egress(true))));
     resource("endpoints", &Resource::Endpoints(id("shop/checkout"), endpoints()));

@@ -40,6 +40,8 @@ pub(crate) struct Demand {
     pub desired: u32,
     /// Whether all instances must be on one node.
     pub single: bool,
+    /// The only node that can have the function: it keeps its volumes.
+    pub only: Option<String>,
 }
 
 /// A node's state for the scheduler.
@@ -212,7 +214,16 @@ impl Scheduler {
                 });
             }
         }
+        self.leave_others(id);
         self.settle(id)
+    }
+
+    /// Takes a function from nodes that do not keep its volumes.
+    fn leave_others(&mut self, id: &FunctionId) {
+        let Some(placed) = self.functions.get_mut(id) else { return };
+        let Some(only) = placed.demand.only.clone() else { return };
+        let others: Vec<_> = placed.nodes.extract_if(.., |name| **name != *only).collect();
+        placed.leaving.extend(others);
     }
 
     /// Sets the number of instances that the function should have for its load. Returns whether its
@@ -241,7 +252,8 @@ impl Scheduler {
     /// now.
     pub(crate) fn adopt(&mut self, id: &FunctionId, name: &Arc<str>) -> bool {
         let fits = self.nodes.get(name).is_some_and(|node| !node.state.drained);
-        let free = self.functions.get(id).is_some_and(|placed| placed.nodes.is_empty());
+        let admits = |placed: &FunctionPlacement| placed.demand.only.as_ref().is_none_or(|only| **only == **name);
+        let free = self.functions.get(id).is_some_and(|placed| placed.nodes.is_empty() && admits(placed));
         if fits && free {
             self.keep(id, name);
         }
@@ -410,7 +422,9 @@ impl Scheduler {
         let has = self.nodes_of(id);
         let fits = |name: &Arc<str>| {
             let node = self.nodes.get(name)?;
-            (!node.state.drained && !has.contains(name) && node.free_instances(&demand.instance) > 0).then_some(node)
+            let admits = demand.only.as_ref().is_none_or(|only| **only == **name);
+            let free = !node.state.drained && !has.contains(name) && node.free_instances(&demand.instance) > 0;
+            (admits && free).then_some(node)
         };
         let in_zone = |zone: &Zone| {
             has.iter().filter(|name| self.nodes.get(&***name).is_some_and(|node| node.zone() == *zone)).count()

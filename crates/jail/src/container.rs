@@ -3,11 +3,11 @@
 use crate::error::bad;
 use crate::overlay::{MOST_LAYERS, Root};
 use crate::wire::{ContainerTask, MOST_DESCRIPTORS};
-use crate::{SECRETS, shown};
+use crate::{SECRETS, shown, view};
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 /// Default limit, in bytes, on a container's writes to its root, and default size of a folder in
@@ -53,6 +53,17 @@ pub struct Volume {
     pub size: u64,
 }
 
+/// A folder of the machine that a program can write to. The machine's IDs of the jail's users are
+/// not on the disk: there the owner of a file has the number that the jail knows, where the node is
+/// root, and is the node's account otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WritableFolder {
+    /// Its path on the machine. The node opens it with its own rights.
+    pub source: PathBuf,
+    /// Its path in the jail.
+    pub path: PathBuf,
+}
+
 /// A container to run in a jail. It cannot be printed: it holds secrets.
 #[derive(Clone)]
 pub struct Container {
@@ -79,6 +90,8 @@ pub struct Container {
     pub secrets: Vec<(String, Vec<u8>)>,
     /// Folders in memory. `/tmp` is always one.
     pub volumes: Vec<Volume>,
+    /// Folders of the machine that it can write to.
+    pub folders: Vec<WritableFolder>,
     /// Soft limit on file descriptors; `None`: the node's.
     pub descriptors: Option<u64>,
     /// Limit on processes and threads of each of its users; `None`: [`crate::DEFAULT_PROCESSES`].
@@ -107,6 +120,7 @@ impl Default for Container {
             visible: Vec::new(),
             secrets: Vec::new(),
             volumes: Vec::new(),
+            folders: Vec::new(),
             descriptors: None,
             processes: None,
             read_only: false,
@@ -134,10 +148,10 @@ impl ContainerPlan {
         let directory = container.directory.clone().unwrap_or_else(|| image.directory.clone().into());
         let directory = if directory == Path::new("") { PathBuf::from("/") } else { directory };
         plain(&directory)?;
-        if container.visible.len() + OTHER_DESCRIPTORS > MOST_DESCRIPTORS {
+        if container.visible.len() + container.folders.len() + OTHER_DESCRIPTORS > MOST_DESCRIPTORS {
             return Err(bad(format!("a jail shows at most {} paths", MOST_DESCRIPTORS - OTHER_DESCRIPTORS)));
         }
-        for path in &container.visible {
+        for path in container.visible.iter().chain(container.folders.iter().map(|folder| &folder.path)) {
             separate(path)?;
         }
         let task = ContainerTask {
@@ -148,6 +162,7 @@ impl ContainerPlan {
             hostname: hostname.clone(),
             visible: container.visible.clone(),
             volumes: with_tmp(&container.volumes)?,
+            folders: container.folders.iter().map(|folder| folder.path.clone()).collect(),
             secrets: secrets.clone(),
             descriptors: *descriptors,
             processes: container.processes,
@@ -171,6 +186,21 @@ pub(crate) fn shown(paths: &[PathBuf], owner: u32) -> io::Result<Vec<OwnedFd>> {
     shown::take_rights(owner)?;
     let real = paths.iter().map(|path| shown::resolved(path)).collect::<io::Result<Vec<_>>>()?;
     shown::mounts(Path::new("/"), &real)
+}
+
+/// Mounts folders that a program can write to, attached nowhere. `users` is the jail's user
+/// namespace: it maps the owners.
+pub(crate) fn folders(folders: &[WritableFolder], users: BorrowedFd<'_>) -> io::Result<Vec<OwnedFd>> {
+    let mount = |WritableFolder { source, .. }: &WritableFolder| {
+        view::folder(source, Some(users)).map_err(|error| {
+            let hint = match error.raw_os_error() {
+                Some(libc::EINVAL) => "; its file system has no idmapped mounts (ext4, xfs, btrfs and others have)",
+                _ => "",
+            };
+            io::Error::new(error.kind(), format!("{}: {error}{hint}", source.display()))
+        })
+    };
+    folders.iter().map(mount).collect()
 }
 
 fn argv(Container { image, command, args, .. }: &Container) -> io::Result<Vec<String>> {

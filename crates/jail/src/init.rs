@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// User and group ID of a jail's processes, as they see it, unless it is for a container.
-pub(crate) const USER: u32 = 1000;
+pub const USER: u32 = 1000;
 /// Longest [`Task`] or [`ContainerTask`], in bytes.
 const LONGEST_TASK: u64 = 8 << 20;
 
@@ -190,7 +190,11 @@ fn start(descriptors: Vec<OwnedFd>, has_account: bool, filter: &BpfProgram) -> R
         mounts
     } else {
         let real: Vec<PathBuf> = task.visible.iter().map(|(real, _)| real.clone()).collect();
-        shown::mounts(Path::new(view::HOST), &real).during("the file system")?
+        let mut mounts = shown::mounts(Path::new(view::HOST), &real).during("the file system")?;
+        for (folder, _) in &task.folders {
+            mounts.push(view::folder_on_host(folder).during("the file system")?);
+        }
+        mounts
     };
     view::name_host(&task.hostname).during("the host name")?;
     view::complete(&task, &mounts, !has_account).during("the file system")?;

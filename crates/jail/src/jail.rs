@@ -1,11 +1,13 @@
 //! A jail, seen from the node.
 
 mod dialer;
+mod refusals;
 
 pub use dialer::JailDialer;
+pub use refusals::{Refusals, SyscallRefusal};
 
 use crate::account::Account;
-use crate::container::{Container, ContainerPlan, shown};
+use crate::container::{self, Container, ContainerPlan};
 use crate::error::{JailError, LONGEST, bad};
 use crate::program::{Program, prepared};
 use crate::wire::{self, Event, MOST_DESCRIPTORS, Order};
@@ -137,33 +139,6 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A system call that no jail allows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SyscallRefusal {
-    /// Its name.
-    pub call: String,
-    /// Name of the program that made it.
-    pub program: String,
-    /// The process was killed for it. Otherwise the call failed.
-    pub killed: bool,
-}
-
-/// A callback for refused system calls. Each kind of call is reported once.
-pub struct Refusals(Box<dyn Fn(SyscallRefusal) + Send + Sync>);
-
-impl Refusals {
-    /// Reports refused system calls to this function, which must not block.
-    pub fn to(report: impl Fn(SyscallRefusal) + Send + Sync + 'static) -> Self {
-        Self(Box::new(report))
-    }
-}
-
-impl std::fmt::Debug for Refusals {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Refusals")
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ProgramState {
     Waiting,
@@ -276,7 +251,10 @@ impl Jail {
             return Err(bad("this jail was made for a container".to_owned()));
         }
         let name = program.argv.first().cloned().unwrap_or_default();
-        let account = self.shared.account.as_ref().map(|account| account.first);
+        let account = match &self.shared.account {
+            Some(account) => Some((account.first, self.users()?)),
+            None => None,
+        };
         let namespace = program.namespace.clone();
         let prepared = readers::run(&namespace, readers::MAX_WAIT, move || Ok(prepared(program, account)));
         let (task, mounts, lacks) = prepared.await??;
@@ -305,25 +283,32 @@ impl Jail {
             return Err(bad("this jail was not made for a container".to_owned()));
         };
         let namespace = container.namespace.clone();
-        let (prepared, owner) = (ContainerPlan::new(container, runtime)?, account.first);
+        let (owner, users, folders) = (account.first, self.users()?, container.folders.clone());
+        let prepared = ContainerPlan::new(container, runtime)?;
         for pipe in [&output, &errors] {
             // So that the container can open /dev/stdout and /dev/stderr, to which images link their logs.
             if FileType::from_raw_mode(fstat(pipe)?.st_mode) == FileType::Fifo {
                 fchown(pipe, Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner)))?;
             }
         }
-        let users = OwnedFd::from(File::open(format!("/proc/{}/ns/user", self.pid))?);
         let visible = prepared.task.visible.clone();
-        let shown = readers::run(&namespace, readers::MAX_WAIT, move || Ok(shown(&visible, owner))).await??;
+        let shown =
+            readers::run(&namespace, readers::MAX_WAIT, move || Ok(container::shown(&visible, owner))).await??;
         let mounted = tokio::task::spawn_blocking(move || {
+            let folders = container::folders(&folders, users.as_fd())?;
             let root = prepared.mount(users, owner)?;
-            Ok::<_, io::Error>((prepared.task, root))
+            Ok::<_, io::Error>((prepared.task, root, folders))
         });
-        let (task, root) = mounted.await.map_err(io::Error::other)??;
-        let mounts: Vec<OwnedFd> = std::iter::once(root).chain(shown).collect();
+        let (task, root, folders) = mounted.await.map_err(io::Error::other)??;
+        let mounts: Vec<OwnedFd> = std::iter::once(root).chain(shown).chain(folders).collect();
         let name = task.argv.first().map_or("", String::as_str);
         let begun = self.begin(name, &Order::Contain, &task, output, errors, &mounts).await;
         begun.map_err(|error| io::Error::new(error.kind(), format!("`{name}`: {error}")))
+    }
+
+    /// The jail's user namespace.
+    fn users(&self) -> io::Result<OwnedFd> {
+        Ok(File::open(format!("/proc/{}/ns/user", self.pid))?.into())
     }
 
     /// Sends an order to run a program, and waits until it runs.
@@ -503,7 +488,7 @@ async fn listen(control: AsyncFd<WatchedFd>, shared: std::sync::Weak<JailState>,
             }
             Event::Refused { call, program, killed } => {
                 if let Some(refusals) = shared.upgrade().as_ref().and_then(|shared| shared.refusals.get()) {
-                    refusals.0(SyscallRefusal { call, program, killed });
+                    refusals.report(SyscallRefusal { call, program, killed });
                 }
             }
             Event::Ended(status) => exit = Some(Exit(status)),

@@ -55,8 +55,9 @@ mod view;
 mod wire;
 
 pub use account::Half;
-pub use container::{Container, DEFAULT_WRITABLE, Image, Volume};
+pub use container::{Container, DEFAULT_WRITABLE, Image, Volume, WritableFolder};
 pub use error::{JailError, NoContainers};
+pub use init::USER;
 pub use jail::{Exit, Jail, JailDialer, JailListeners, ListenerGuard, Prepare, Refusals, SyscallRefusal};
 pub use jails::{Jailer, Jails};
 pub use program::{Program, examine};

@@ -1,7 +1,7 @@
 //! Programs of the machine: how the node describes one, and the part of it that the jail receives.
 
 use crate::account::FIRST_ACCOUNT;
-use crate::container::{self, Volume};
+use crate::container::{self, Volume, WritableFolder};
 use crate::dependencies::Dependencies;
 use crate::error::bad;
 use crate::shown::{self, resolved};
@@ -11,7 +11,7 @@ use leno_files::FileAccess;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 /// A program to run in a jail. It cannot be printed: it holds secrets.
@@ -34,6 +34,8 @@ pub struct Program {
     pub volumes: Vec<Volume>,
     /// Where the dependencies of the program may be, which the jail shows without being told.
     pub access: FileAccess,
+    /// Folders of the machine that it can write to.
+    pub folders: Vec<WritableFolder>,
     /// Names and contents of files in [`crate::SECRETS`].
     pub secrets: Vec<(String, Vec<u8>)>,
     /// Soft limit on file descriptors; `None`: the node's.
@@ -83,20 +85,27 @@ fn hidden(task: &Task) -> Vec<String> {
 }
 
 /// Decides which paths a jail has to show for a program, and mounts them as far as the node can.
-/// `account` is the jail's own. Blocks as long as the file systems do, on a thread that ends
-/// afterwards. Also returns the dependencies of the program that the jail lacks.
-pub(crate) fn prepared(program: Program, account: Option<u32>) -> io::Result<(Task, Vec<OwnedFd>, Vec<String>)> {
-    if let Some(account) = account {
-        shown::take_rights(account)?;
-    }
+/// `account` is the jail's own, with its user namespace; `None`: the node cannot mount. Blocks as
+/// long as the file systems do, on a thread that ends afterwards. Also returns the dependencies of
+/// the program that the jail lacks.
+pub(crate) fn prepared(
+    program: Program,
+    account: Option<(u32, OwnedFd)>,
+) -> io::Result<(Task, Vec<OwnedFd>, Vec<String>)> {
+    let Some((account, users)) = account else {
+        let (task, notes) = task(program)?;
+        return Ok((task, Vec::new(), notes));
+    };
+    let folders = container::folders(&program.folders, users.as_fd())?;
+    shown::take_rights(account)?;
     let (task, notes) = task(program)?;
-    let mounts = mounts(&task)?;
+    let mounts = mounts(&task)?.into_iter().chain(folders).collect();
     Ok((task, mounts, notes))
 }
 
 /// Decides which paths the jail has to show for a program.
 fn task(program: Program) -> io::Result<(Task, Vec<String>)> {
-    let Program { namespace, argv, directory, environment, hostname, visible, volumes, access, .. } = program;
+    let Program { namespace, argv, directory, environment, hostname, visible, volumes, folders, access, .. } = program;
     let Program { secrets, descriptors, processes, .. } = program;
     let volumes = container::volumes(&volumes)?;
     let directory = without_dots(directory)?;
@@ -119,7 +128,7 @@ fn task(program: Program) -> io::Result<(Task, Vec<String>)> {
     let mut dependencies = Dependencies::new(&directory, environment.get("PATH"), shown, &access, &namespace);
     let executable = dependencies.command(&argv)?;
     let Dependencies { shown: visible, links, notes, .. } = dependencies;
-    for (volume, _) in &volumes {
+    for volume in volumes.iter().map(|(path, _)| path).chain(folders.iter().map(|folder| &folder.path)) {
         if view::shows(volume) || view::is_setting(volume) {
             return Err(bad(format!("the volume {} is in a folder of the machine's programs", volume.display())));
         }
@@ -128,6 +137,7 @@ fn task(program: Program) -> io::Result<(Task, Vec<String>)> {
         }
     }
     let directory = if has_folder { directory } else { PathBuf::from(view::EMPTY) };
+    let folders = folders.into_iter().map(|folder| (folder.source, folder.path)).collect();
     let task = Task {
         argv,
         executable,
@@ -137,6 +147,7 @@ fn task(program: Program) -> io::Result<(Task, Vec<String>)> {
         visible,
         links,
         volumes,
+        folders,
         secrets,
         descriptors,
         processes,
@@ -144,13 +155,10 @@ fn task(program: Program) -> io::Result<(Task, Vec<String>)> {
     Ok((task, notes.into_iter().collect()))
 }
 
-/// The mounts of a task's visible paths. Only root can make them. Without root, the jails open the
-/// paths, with the same account and the same result.
+/// The mounts of a task's visible paths. Without root, the jails open the paths, with the same
+/// account and the same result.
 fn mounts(task: &Task) -> io::Result<Vec<OwnedFd>> {
-    if !rustix::process::geteuid().is_root() {
-        return Ok(Vec::new());
-    }
-    if task.visible.len() + 3 > MOST_DESCRIPTORS {
+    if task.visible.len() + task.folders.len() + 3 > MOST_DESCRIPTORS {
         return Err(bad(format!("a jail shows at most {} paths", MOST_DESCRIPTORS - 3)));
     }
     let real: Vec<PathBuf> = task.visible.iter().map(|(real, _)| real.clone()).collect();

@@ -210,6 +210,11 @@ fn mounts(task: &ContainerTask) -> Vec<Value> {
     for (index, path) in task.visible.iter().enumerate() {
         mounts.push(bind(&view::shown(index), path, "rbind"));
     }
+    for (index, path) in task.folders.iter().enumerate() {
+        let source = view::shown(task.visible.len() + index);
+        let options = ["bind", "rw", "nosuid", "nodev"];
+        mounts.push(json!({"destination": path, "source": source, "type": "bind", "options": options}));
+    }
     // Last, so that no other mount hides them.
     if !task.secrets.is_empty() {
         mounts.push(bind(&PathBuf::from(view::CONTAINER_SECRETS), Path::new(crate::SECRETS), "bind"));

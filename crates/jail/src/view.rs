@@ -171,14 +171,20 @@ pub(crate) fn name_host(hostname: &str) -> io::Result<()> {
     fs::write("/etc/hostname", format!("{hostname}\n")).at("/etc/hostname")
 }
 
-/// Shows the function's own paths. From here on the root is read-only. `mounts` are those of the
-/// task's visible paths, from [`tree`]. If the machine's tree is still there, it is unmounted now.
+/// Shows the function's own paths. From here on the root is read-only. `mounts` are the mounts of
+/// the visible paths, from [`tree`], and then those of the folders. If the machine's tree is still
+/// there, it is unmounted now.
 pub(crate) fn complete(task: &Task, mounts: &[OwnedFd], keeps_host: bool) -> io::Result<()> {
-    let Task { visible, links, volumes, secrets, .. } = task;
-    if mounts.len() != visible.len() {
+    let Task { visible, links, volumes, folders, secrets, .. } = task;
+    if mounts.len() != visible.len() + folders.len() {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    for ((_, in_jail), mount) in visible.iter().zip(mounts) {
+    let (shown, writable) = mounts.split_at(visible.len());
+    for ((_, in_jail), mount) in visible.iter().zip(shown) {
+        attach(mount, in_jail).at(in_jail.display())?;
+    }
+    for ((_, in_jail), mount) in folders.iter().zip(writable) {
+        make_folder(in_jail)?;
         attach(mount, in_jail).at(in_jail.display())?;
     }
     for (path, size) in volumes {
@@ -209,7 +215,7 @@ pub(crate) fn contain(task: &ContainerTask, mounts: &[OwnedFd]) -> io::Result<()
     let (root, visible) = mounts.split_first().ok_or(io::ErrorKind::InvalidData)?;
     DirBuilder::new().mode(0o700).create(BUNDLE).at(BUNDLE)?;
     attach(root, Path::new(CONTAINER_ROOT)).at("/")?;
-    for (index, (mount, path)) in visible.iter().zip(&task.visible).enumerate() {
+    for (index, (mount, path)) in visible.iter().zip(task.visible.iter().chain(&task.folders)).enumerate() {
         attach(mount, &shown(index)).at(path.display())?;
     }
     if !task.secrets.is_empty() {
@@ -265,6 +271,24 @@ pub(crate) fn tree(found: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mount = open_tree(found, "", flags | OpenTreeFlags::AT_EMPTY_PATH)?;
     set_attributes(mount.as_fd(), Path::new(""), READ_ONLY, true)?;
     Ok(mount)
+}
+
+/// Makes a mount of a folder that the program can write to, attached nowhere. `users` is a user
+/// namespace that maps the owners; `None`: the only user of the jail is the node's account.
+pub(crate) fn folder(path: &Path, users: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let mount = open_tree(CWD, path, flags | OpenTreeFlags::AT_SYMLINK_NOFOLLOW)?;
+    let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+    match users {
+        Some(users) => set_attributes_mapped(mount.as_fd(), attributes, users)?,
+        None => set_attributes(mount.as_fd(), Path::new(""), attributes, false)?,
+    }
+    Ok(mount)
+}
+
+/// The location of a folder of the machine while the jail is created, as [`folder`] mounts it.
+pub(crate) fn folder_on_host(path: &Path) -> io::Result<OwnedFd> {
+    folder(&on_host(path), None).at(path.display())
 }
 
 fn attach(mount: &OwnedFd, to: &Path) -> io::Result<()> {

@@ -41,11 +41,12 @@ pub(crate) enum Kind {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
     /// Run a program. Comes with a file that holds a [`Task`], with the program's standard output
-    /// and standard error, and with a mount for each visible path, unless the node may not mount.
+    /// and standard error, and with a mount for each visible path and each folder, unless the node
+    /// may not mount.
     Run,
     /// Run a container. Comes with a file that holds a [`ContainerTask`], with the standard output and
-    /// standard error, with the mount of its root, and with one for each visible path of the
-    /// machine.
+    /// standard error, with the mount of its root, and with one for each visible path and each
+    /// folder of the machine.
     Contain,
     /// Ask the program to end.
     Terminate,
@@ -112,6 +113,9 @@ pub(crate) struct Task {
     pub volumes: Vec<(PathBuf, u64)>,
     /// Links that the jail has, besides those in its files: their paths, and their targets.
     pub links: Vec<(PathBuf, PathBuf)>,
+    /// Folders of the machine that the program can write to: their paths on the machine, and in the
+    /// jail.
+    pub folders: Vec<(PathBuf, PathBuf)>,
     /// Names and contents of files in [`crate::SECRETS`].
     pub secrets: Vec<(String, Vec<u8>)>,
     /// Soft limit on file descriptors.
@@ -134,6 +138,8 @@ pub(crate) struct ContainerTask {
     pub visible: Vec<PathBuf>,
     /// Folders in memory: their paths and how many bytes they hold.
     pub volumes: Vec<(PathBuf, u64)>,
+    /// Paths in the container of folders of the machine that it can write to.
+    pub folders: Vec<PathBuf>,
     pub secrets: Vec<(String, Vec<u8>)>,
     pub descriptors: Option<u64>,
     /// Limit on processes and threads of each user.

@@ -10,9 +10,11 @@ use crate::table::{Column, Show};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::ValueEnum;
 use http_body_util::{BodyExt, Full};
+use hyper::Method;
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use leno_api::node::{self, Address};
+use leno_model::FunctionId;
 use serde_json::Value;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -59,6 +61,9 @@ pub(crate) enum Listing {
     /// Namespaces, and the use that each makes of its quota.
     #[value(alias = "namespace", alias = "ns")]
     Namespaces,
+    /// Volumes that this node keeps on its disk, also of functions that are gone.
+    #[value(alias = "volume")]
+    Volumes,
     /// Documents that users have applied, all or of a kind; of a control plane.
     #[value(alias = "document")]
     Documents,
@@ -128,6 +133,7 @@ impl Listing {
             Self::Events => "/events",
             Self::Identities => "/identities",
             Self::Namespaces => "/namespaces",
+            Self::Volumes => "/volumes",
         })
     }
 
@@ -171,6 +177,14 @@ impl Listing {
                 ("DIGEST", "digest", Wide),
             ],
             Self::Instances => &columns::INSTANCES[..columns::INSTANCES.len() - 1],
+            Self::Volumes => &[
+                ("VOLUME", "volume", Plain),
+                ("SIZE", "size", Plain),
+                ("USED", "used", Plain),
+                ("IN USE", "in_use", Plain),
+                ("SIZE IN FORCE", "bounded", Plain),
+                ("FOLDER", "folder", Wide),
+            ],
             Self::Externals => &[
                 ("EXTERNAL", "external", Plain),
                 ("HOSTS", "hosts", Plain),
@@ -314,6 +328,16 @@ pub(crate) fn list(
     }
 }
 
+/// Deletes a volume of the node.
+pub(crate) fn delete_volume(volume: &str, node: &NodeAddress) -> Result<ExitCode> {
+    let id: FunctionId = volume.parse().context("a volume is named by its namespace and its name: `shop/data`")?;
+    let node = Node::of(node)?;
+    let (status, body) = node.delete(&format!("/volumes/{id}"))?;
+    ensure!(status == 200, "the node at {} refuses: {}", node.admin, shown(body.trim_end()));
+    println!("{}", shown(body.trim_end()));
+    Ok(ExitCode::SUCCESS)
+}
+
 /// A connection to the admin API of a node.
 pub(crate) struct Node {
     pub admin: Address,
@@ -336,21 +360,28 @@ impl Node {
     pub(crate) fn ask(&self, path: &str) -> Result<(u16, String)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let answer = tokio::time::timeout(Duration::from_secs(10), self.exchange(path, None)).await;
+            let answer =
+                tokio::time::timeout(Duration::from_secs(10), self.exchange(Method::GET, path, Vec::new())).await;
             answer.with_context(|| format!("the node at {} did not answer within 10 s", self.admin))?
         })
+    }
+
+    /// One DELETE to the admin address.
+    fn delete(&self, path: &str) -> Result<(u16, String)> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(self.exchange(Method::DELETE, path, Vec::new()))
     }
 
     /// One POST to the admin address, with this timeout.
     pub(crate) fn tell(&self, path: &str, body: Vec<u8>, patience: Duration) -> Result<(u16, String)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let answer = tokio::time::timeout(patience, self.exchange(path, Some(body))).await;
+            let answer = tokio::time::timeout(patience, self.exchange(Method::POST, path, body)).await;
             answer.with_context(|| format!("the node at {} did not answer within {patience:?}", self.admin))?
         })
     }
 
-    async fn exchange(&self, path: &str, body: Option<Vec<u8>>) -> Result<(u16, String)> {
+    async fn exchange(&self, method: Method, path: &str, body: Vec<u8>) -> Result<(u16, String)> {
         let nobody =
             || format!("no node at {}; is `leno up` running, as this account, and is --admin its address?", self.admin);
         match &self.admin {
@@ -365,11 +396,11 @@ impl Node {
                     self.admin,
                     peer.uid()
                 );
-                self.send(stream, None, path, body).await
+                self.send(stream, None, (method, path, body)).await
             }
             Address::Tcp(address) => {
                 let stream = TcpStream::connect(address).await.with_context(nobody)?;
-                self.send(stream, self.token.as_deref(), path, body).await
+                self.send(stream, self.token.as_deref(), (method, path, body)).await
             }
         }
     }
@@ -378,17 +409,15 @@ impl Node {
         &self,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
         token: Option<&str>,
-        path: &str,
-        body: Option<Vec<u8>>,
+        (method, path, body): (Method, &str, Vec<u8>),
     ) -> Result<(u16, String)> {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
-        let method = if body.is_some() { hyper::Method::POST } else { hyper::Method::GET };
         let mut request = hyper::Request::builder().method(method).uri(path).header("host", "admin");
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let response = sender.send_request(request.body(Full::new(Bytes::from(body.unwrap_or_default())))?).await?;
+        let response = sender.send_request(request.body(Full::new(Bytes::from(body)))?).await?;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await?.to_bytes();
         ensure!(status != 401, "the node at {} takes a token: give --admin-token FILE", self.admin);

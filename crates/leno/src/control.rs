@@ -165,7 +165,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn data_folder() -> Result<PathBuf> {
+/// The folder for state of this account.
+pub(crate) fn data_folder() -> Result<PathBuf> {
     if geteuid().is_root() {
         return Ok("/var/lib/leno".into());
     }

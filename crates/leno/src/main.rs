@@ -79,6 +79,10 @@ enum Command {
         /// Without it, a restart loses them: revisions are numbered anew, and every job runs again.
         #[arg(long, value_name = "FILE")]
         store: Option<PathBuf>,
+        /// Folder in which the node keeps volumes (`volumes` of functions, with a `name`). Without it:
+        /// /var/lib/leno/up for root, else ~/.local/state/leno/up.
+        #[arg(long, value_name = "FOLDER", env = "LENO_STATE")]
+        state: Option<PathBuf>,
         #[command(flatten)]
         guards: Guards,
     },
@@ -296,6 +300,15 @@ enum Command {
     /// Write documents that would permit refused calls of a function, for your review.
     #[command(subcommand)]
     Suggest(Suggest),
+    /// Delete a volume that a node keeps on its disk, with its content. `leno get volumes` lists them.
+    ///
+    /// An instance must not have it: remove or change the function first.
+    DeleteVolume {
+        /// Namespace and name: `shop/data`.
+        volume: String,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
     /// Show every stage of the decision on a recent request.
     ///
     /// Asks the node of this account, unless --server, LENO_SERVER or --context names a control
@@ -427,8 +440,8 @@ fn main() -> ExitCode {
         }
     };
     let result = match cli.command {
-        Command::Up { documents, workers, store, guards } => harden::process(guards.debuggable)
-            .and_then(|()| up::run(documents.path(), workers, store.as_deref(), &guards)),
+        Command::Up { documents, workers, store, state, guards } => harden::process(guards.debuggable)
+            .and_then(|()| up::run(documents.path(), workers, (store.as_deref(), state.as_deref()), &guards)),
         Command::Node { arguments, gateway } => start(&arguments, gateway),
         Command::Gateway(arguments) => start(&arguments, true),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
@@ -470,6 +483,7 @@ fn main() -> ExitCode {
         Command::Explain { request_id, last: _, filter, server, node, format } => {
             explain::run(request_id.as_deref(), &filter, (&node, &server), format)
         }
+        Command::DeleteVolume { volume, node } => client::delete_volume(&volume, &node),
     };
     match result {
         Ok(code) => code,

@@ -11,7 +11,7 @@ use leno_api::upgrade::Pending;
 use leno_identity::Membership;
 use leno_model::AdminListener;
 use leno_node::{ChildLink, Engines, Join, Listeners, Parent, Running, whole_machine};
-use leno_supervisor::{Settings, end_orphans};
+use leno_supervisor::{Settings, VolumeStore, end_orphans};
 use leno_wire::{Capacity, JoinToken};
 use rustix::process::{Resource, getrlimit};
 use std::fs::DirBuilder;
@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Folder in which the node keeps its certificate and key, so that it needs no token when it
-    /// starts again.
+    /// starts again, and the volumes of functions.
     #[arg(long, value_name = "FOLDER", env = "LENO_STATE", default_value = "/var/lib/leno/node")]
     state: PathBuf,
     /// Address at which other nodes reach this one, if it differs from the one from which it joins.
@@ -211,6 +211,7 @@ async fn node(
         jails: jails::open(half).await,
         first_instance,
         descriptors,
+        volumes: Some(VolumeStore::new(&arguments.state.join("volumes"))),
         ..Settings::default()
     };
     let following = parent.is_some().then(|| membership.clone());

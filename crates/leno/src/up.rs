@@ -4,6 +4,7 @@ use crate::Guards;
 use crate::allocator;
 use crate::check;
 use crate::component_cache;
+use crate::control::data_folder;
 use crate::harden;
 use crate::jails;
 use crate::notify;
@@ -19,7 +20,7 @@ use leno_jail::Half;
 use leno_model::MeshConfig;
 use leno_node::{Engines, Join, Running};
 use leno_proxy::modules::Modules;
-use leno_supervisor::Settings;
+use leno_supervisor::{Settings, VolumeStore};
 use leno_wire::Placement;
 use rustix::process::{Resource, getrlimit};
 use std::num::NonZeroUsize;
@@ -40,7 +41,12 @@ const MANAGEMENT_THREADS: usize = 2;
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 /// Runs until a signal ends it.
-pub(crate) fn run(path: &Path, workers: Option<usize>, store: Option<&Path>, guards: &Guards) -> Result<ExitCode> {
+pub(crate) fn run(
+    path: &Path,
+    workers: Option<usize>,
+    (store, state): (Option<&Path>, Option<&Path>),
+    guards: &Guards,
+) -> Result<ExitCode> {
     telemetry::start();
     // The check compiles modules and the node runs the compiled ones: an interpreter need not
     // compile twice.
@@ -61,7 +67,9 @@ pub(crate) fn run(path: &Path, workers: Option<usize>, store: Option<&Path>, gua
         .thread_name("leno-manage")
         .enable_all()
         .build()?;
-    let code = runtime.block_on(up(path, snapshot, (modules, intake, store), workers, guards))?;
+    let state = state.map(Path::to_owned).or_else(|| Some(data_folder().ok()?.join("up")));
+    let volumes = state.map(|state| VolumeStore::new(&state.join("volumes")));
+    let code = runtime.block_on(up(path, snapshot, (modules, intake, store), volumes, workers, guards))?;
     // The remaining tasks need not complete.
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(code)
@@ -71,6 +79,7 @@ async fn up(
     path: &Path,
     snapshot: Snapshot,
     (modules, intake, store): (Arc<Modules>, Intake, Store),
+    volumes: Option<VolumeStore>,
     workers: Option<NonZeroUsize>,
     guards: &Guards,
 ) -> Result<ExitCode> {
@@ -119,6 +128,7 @@ async fn up(
         // The limit before the node raises it for itself: programs that use select(2) must not get
         // descriptors above 1023.
         descriptors: getrlimit(Resource::Nofile).current,
+        volumes,
         ..Settings::default()
     };
     let join = Join {

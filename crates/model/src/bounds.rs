@@ -32,6 +32,10 @@ pub struct NamespaceBounds {
     pub image_bytes: Option<u64>,
     /// Files of unpacked images; `None`: 500,000, or less where the store's file system has few.
     pub image_files: Option<u32>,
+    /// Persistent volumes.
+    pub volumes: Option<u32>,
+    /// Bytes that persistent volumes may hold.
+    pub volume_bytes: Option<u64>,
     /// Bytes of log per second.
     pub log_bandwidth: Option<u64>,
     /// The weakest permitted isolation of instances.
@@ -68,6 +72,16 @@ impl NamespaceBounds {
     /// Requests that wait for an instance.
     pub fn waiting_requests(&self) -> u32 {
         self.waiting_requests.unwrap_or(1024)
+    }
+
+    /// Persistent volumes.
+    pub fn volumes(&self) -> u32 {
+        self.volumes.unwrap_or(16)
+    }
+
+    /// Bytes that persistent volumes may hold.
+    pub fn volume_bytes(&self) -> u64 {
+        self.volume_bytes.unwrap_or(64 << 30)
     }
 
     /// Bytes of log per second.

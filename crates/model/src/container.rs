@@ -38,6 +38,21 @@ pub struct Volume {
     pub size: Option<u64>,
 }
 
+/// A folder that a node keeps, whatever becomes of the instances that have it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PersistentVolume {
+    /// Its name in the namespace, on the node.
+    pub name: String,
+    /// Absolute path in the container or the jail.
+    pub path: PathBuf,
+    /// Capacity in bytes.
+    pub size: u64,
+    /// Several instances may have it at a time.
+    pub shared: bool,
+    /// The node that keeps it; `None`: the only one.
+    pub node: Option<String>,
+}
+
 /// When an image is brought to a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "camelCase")]

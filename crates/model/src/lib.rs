@@ -30,7 +30,7 @@ pub use authorizer::{Authorizer, AuthorizerCache, AuthorizerProtocol};
 pub use bounds::NamespaceBounds;
 pub use candidate::CandidatePrograms;
 pub use chain_link::ChainLink;
-pub use container::{Container, ImageRegistry, Images, Pull, RegistryCredentials, Volume};
+pub use container::{Container, ImageRegistry, Images, PersistentVolume, Pull, RegistryCredentials, Volume};
 pub use egress::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
 pub use function::{Callee, Engine, Expose, Extension, FunctionConfig, JwksFetch, PublicKey, VerificationKey};
 pub use function_id::{BadFunctionId, FunctionId};

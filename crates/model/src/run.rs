@@ -1,6 +1,6 @@
 //! How a function or job runs: processes, components, external addresses.
 
-use crate::container::{Container, Volume};
+use crate::container::{Container, PersistentVolume, Volume};
 use crate::egress::{Egress, EgressPort, EgressProtocol};
 use crate::secret::Secret;
 use serde::{Deserialize, Serialize};
@@ -131,6 +131,8 @@ pub struct Command {
     pub read_only_paths: Vec<PathBuf>,
     /// Folders in memory. A container has its own list.
     pub volumes: Vec<Volume>,
+    /// Folders that outlive instances, also of a container.
+    pub persistent: Vec<PersistentVolume>,
     /// Fixed port; `None`: a free port for each instance.
     pub port: Option<u16>,
     /// Ports with protocols other than HTTP.
@@ -235,6 +237,11 @@ impl Default for Liveness {
 }
 
 impl Command {
+    /// A persistent volume that one instance may have at a time.
+    pub fn sole_volume(&self) -> Option<&PersistentVolume> {
+        self.persistent.iter().find(|volume| !volume.shared)
+    }
+
     /// The liveness probe.
     pub fn liveness(&self) -> Liveness {
         self.liveness.unwrap_or_default()

@@ -1,7 +1,7 @@
 //! The number of instances of another process of this node, so that this process starts as many
 //! before it takes over.
 
-use leno_model::{FunctionId, InstanceState};
+use leno_model::{FunctionId, InstanceState, Run};
 use leno_supervisor::{FunctionSpec, FunctionStatus, Supervisor};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -46,10 +46,12 @@ impl Warm {
         self.lock().clear();
     }
 
-    /// Raises a function's start to as many instances as are wanted, up to its maximum.
+    /// Raises a function's start to as many instances as are wanted, up to its maximum. A function
+    /// with a volume for one instance gets none: the instance of the other process has the volume.
     pub(crate) fn raise(&self, mut spec: FunctionSpec) -> FunctionSpec {
         if let Some(wanted) = self.lock().get_mut(&(spec.id.clone(), spec.revision)) {
-            *wanted = (*wanted).min(spec.scale.max);
+            let waits = matches!(&spec.run, Run::Command(command) if command.sole_volume().is_some());
+            *wanted = if waits { 0 } else { (*wanted).min(spec.scale.max) };
             spec.scale.initial = spec.scale.initial.max(*wanted);
         }
         spec

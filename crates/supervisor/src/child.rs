@@ -225,7 +225,8 @@ impl Owner {
                 secrets,
                 (descriptors, processes),
             );
-            let container = leno_jail::Container { namespace: self.function.namespace.clone(), ..container };
+            let folders = program.folders.to_vec();
+            let container = leno_jail::Container { namespace: self.function.namespace.clone(), folders, ..container };
             jail.contain(container, out, err).await?;
             Vec::new()
         } else {
@@ -238,6 +239,7 @@ impl Owner {
                 visible: program.read_only_paths.to_vec(),
                 volumes: program.volumes.iter().map(crate::container::volume).collect(),
                 access: self.files.clone(),
+                folders: program.folders.to_vec(),
                 secrets,
                 descriptors,
                 processes,

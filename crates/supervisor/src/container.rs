@@ -190,6 +190,7 @@ impl RunnableContainer {
             visible,
             secrets,
             volumes,
+            folders: Vec::new(),
             descriptors,
             processes,
             read_only,

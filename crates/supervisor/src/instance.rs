@@ -16,7 +16,9 @@ use crate::processes::NotTheInstance;
 use crate::readiness;
 use crate::status::{InstanceStatus, Isolation};
 use crate::tree::ProcessTree;
-use leno_model::{AppProtocol, Command, InstanceState};
+use crate::volumes::{VolumeBounds, VolumeError, VolumeLease, VolumeRequest};
+use leno_jail::WritableFolder;
+use leno_model::{AppProtocol, Command, InstanceState, PersistentVolume};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -70,6 +72,8 @@ pub(crate) struct Instance {
     pub command: Command,
     /// The container that runs in place of the command's program.
     pub container: Option<Arc<ContainerSpec>>,
+    /// Bounds of its namespace's volumes.
+    pub volumes: VolumeBounds,
     pub protocol: AppProtocol,
     pub dispatcher: Arc<Dispatcher>,
     pub target: watch::Receiver<TargetState>,
@@ -82,10 +86,10 @@ impl Instance {
     /// Runs the instance from start to end.
     pub(crate) async fn live(mut self) {
         match self.begin().await {
-            Ok(StartingProcess { tree, dialer, address, mut resources, port }) => {
+            Ok(StartingProcess { tree, dialer, address, mut resources, port, volumes }) => {
                 self.serve(tree, dialer, address, &mut resources).await;
                 resources.end().await;
-                drop(port);
+                drop((port, volumes));
             }
             Err(Some(error)) => self.failed(Failure::NeverReady(error)),
             // It is not wanted any more.
@@ -111,7 +115,8 @@ impl Instance {
             Some(container) => Some(self.image(&container).await?),
             None => None,
         };
-        let started = self.start(contained.as_ref()).await;
+        let volumes = self.volumes().await?;
+        let started = self.start(contained.as_ref(), volumes).await;
         started.map_err(|error| Some(AcquireError::Start { reason: error.to_string() }))
     }
 
@@ -127,11 +132,72 @@ impl Instance {
         }
     }
 
-    async fn start(&mut self, contained: Option<&RunnableContainer>) -> std::io::Result<StartingProcess> {
+    /// Takes its persistent volumes, and waits for those that another instance has.
+    async fn volumes(&mut self) -> Result<Vec<VolumeLease>, Option<AcquireError>> {
+        let (mut leases, mut told) = (Vec::new(), false);
+        for volume in self.command.persistent.clone() {
+            loop {
+                match self.open(&volume).await {
+                    Ok(lease) => {
+                        leases.push(lease);
+                        break;
+                    }
+                    Err(VolumeError::InUse(name)) => {
+                        if !std::mem::replace(&mut told, true) {
+                            tracing::info!(function = %self.owner.function, "waits for the volume `{name}`, which another instance has");
+                            self.note(
+                                InstanceState::Starting,
+                                None,
+                                SocketAddr::from((jail_address(self.owner.id), 0)),
+                            );
+                        }
+                        tokio::select! {
+                            biased;
+                            () = at_least(&mut self.target, TargetState::Drain) => return Err(None),
+                            () = tokio::time::sleep(VOLUME_PAUSE) => {}
+                        }
+                    }
+                    Err(error) => return Err(Some(AcquireError::Start { reason: error.to_string() })),
+                }
+            }
+        }
+        Ok(leases)
+    }
+
+    async fn open(&self, volume: &PersistentVolume) -> Result<VolumeLease, VolumeError> {
+        let PersistentVolume { name, size, shared, .. } = volume.clone();
+        let owner = if self.container.is_some() { 0 } else { leno_jail::USER };
+        let (namespace, bounds) = (self.owner.function.namespace.clone(), self.volumes);
+        let failed = |error| VolumeError::Io { name: volume.name.clone(), error };
+        let Some(store) = self.owner.settings.volumes.clone() else {
+            return Err(failed(std::io::Error::other("this node keeps no volumes")));
+        };
+        let opened = tokio::task::spawn_blocking(move || {
+            let request = VolumeRequest { namespace: &namespace, name: &name, size, shared, owner, bounds };
+            store.open(&request)
+        });
+        let lease = opened.await.map_err(|error| failed(std::io::Error::other(error)))??;
+        if let Some(reason) = &lease.unbounded {
+            let (function, name) = (&self.owner.function, &volume.name);
+            tracing::warn!(%function, "the size of the volume `{name}` is not in force: {reason}");
+        }
+        Ok(lease)
+    }
+
+    async fn start(
+        &mut self,
+        contained: Option<&RunnableContainer>,
+        volumes: Vec<VolumeLease>,
+    ) -> std::io::Result<StartingProcess> {
         let port = if self.command.port.is_none() { Some(Port::take()?) } else { None };
         let number = port.as_ref().map(|port| port.number).or(self.command.port).unwrap_or_default();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, number));
-        let program = Program::from(&self.command).contained(contained);
+        let folders: Vec<WritableFolder> = volumes
+            .iter()
+            .zip(&self.command.persistent)
+            .map(|(lease, volume)| WritableFolder { source: lease.data.clone(), path: volume.path.clone() })
+            .collect();
+        let program = Program { folders: &folders, ..Program::from(&self.command).contained(contained) };
         let given = vec![("PORT".to_owned(), number.to_string())];
         let child = self.owner.start(&program, given).await?;
         let address = match child.isolation {
@@ -139,7 +205,8 @@ impl Instance {
             Isolation::Process => address,
         };
         self.note(InstanceState::Starting, Some((child.tree.pid(), child.isolation)), address);
-        Ok(StartingProcess { tree: child.tree, dialer: child.dialer, address, resources: child.resources, port })
+        let (tree, dialer, resources) = (child.tree, child.dialer, child.resources);
+        Ok(StartingProcess { tree, dialer, address, resources, port, volumes })
     }
 
     fn note(&self, state: InstanceState, process: Option<(u32, Isolation)>, address: SocketAddr) {
@@ -293,6 +360,9 @@ impl Instance {
 /// If a program ends within this time after its link, its exit status is the reason.
 const LINK_BEFORE_EXIT: Duration = Duration::from_millis(500);
 
+/// Pause between two attempts to take a volume that another instance has.
+const VOLUME_PAUSE: Duration = Duration::from_millis(100);
+
 /// How long the host may take to end the requests of an instance whose drain timeout is over.
 const LAST_BYTES: Duration = Duration::from_secs(2);
 
@@ -313,6 +383,8 @@ struct StartingProcess {
     resources: ProcessResources,
     /// Reserved for the instance until it has ended; `None`: the function has a fixed port.
     port: Option<Port>,
+    /// Its persistent volumes, until it has ended.
+    volumes: Vec<VolumeLease>,
 }
 
 /// The outcome of a start.

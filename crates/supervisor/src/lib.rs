@@ -74,6 +74,7 @@ mod status;
 mod supervisor;
 mod tree;
 mod variables;
+mod volumes;
 
 pub use accounts::Accounts;
 pub use cgroup::{NamespaceShare, sweep_groups};
@@ -94,3 +95,4 @@ pub use processes::{NotTheInstance, Processes, descends_from, descends_from_the_
 pub use spec::{ChainMemory, FunctionSpec, JailSupport, Settings};
 pub use status::{FunctionLoad, FunctionStatus, InstanceStatus, Isolation, LossEvent, ScaleEvent, Scaling};
 pub use supervisor::Supervisor;
+pub use volumes::{VolumeBounds, VolumeError, VolumeStatus, VolumeStore};

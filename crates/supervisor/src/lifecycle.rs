@@ -9,7 +9,7 @@ use crate::host::Host;
 use crate::instance::{Failure, Instance, Report, TargetState, sleep_until};
 use crate::instance_id::InstanceId;
 use crate::scaling::Scaler;
-use crate::spec::{FunctionSpec, LONGEST_PAUSE, Settings};
+use crate::spec::{Exclusion, FunctionSpec, LONGEST_PAUSE, Settings};
 use crate::status::{InstanceStatus, LossEvent, StatusStore};
 use backon::{BackoffBuilder, ExponentialBackoff};
 use leno_model::{IN_NODE, InstanceState, Run};
@@ -74,8 +74,7 @@ pub(crate) struct Lifecycle {
 /// An instance as its function's task sees it.
 struct Running {
     generation: u64,
-    /// Its [`FunctionSpec::machine_port`].
-    port: Option<u16>,
+    exclusion: Exclusion,
     /// `None`: not ready yet.
     slot: Option<Arc<Slot>>,
     failed: bool,
@@ -231,8 +230,8 @@ impl Lifecycle {
         usize::try_from(self.scaler.desired()).unwrap_or(usize::MAX)
     }
 
-    fn machine_port(&self) -> Option<u16> {
-        self.spec.machine_port(&self.shared.settings.jails)
+    fn exclusion(&self) -> Exclusion {
+        self.spec.exclusion(&self.shared.settings.jails)
     }
 
     /// Whether the function has instances to start and stop.
@@ -241,16 +240,16 @@ impl Lifecycle {
     }
 
     /// Starts missing instances and drains surplus ones. Ready instances of an old generation are drained once the new ones are ready, or at once if
-    /// both need the same port.
+    /// both need the same port or volume.
     fn reconcile(&mut self) {
         let desired = self.desired();
-        let fixed_port = self.machine_port();
+        let exclusion = self.exclusion();
         let current = |instance: &&Running| instance.generation == self.generation && instance.counts();
         let have = self.instances.values().filter(current).count();
         let ready = self.instances.values().filter(current).filter(|instance| instance.slot.is_some()).count();
 
         for old in self.instances.values().filter(|instance| instance.generation != self.generation) {
-            let in_the_way = fixed_port.is_some() && old.port == fixed_port;
+            let in_the_way = old.exclusion.conflicts(exclusion);
             if old.counts() && (old.slot.is_none() || in_the_way || ready >= desired) {
                 set_target(old, TargetState::Drain);
             }
@@ -264,11 +263,12 @@ impl Lifecycle {
         // A lost instance that occupies the port of its replacement ends now, with its remaining
         // requests.
         for lost in self.instances.values().filter(|instance| instance.failed) {
-            if fixed_port.is_some() && lost.port == fixed_port {
+            if lost.exclusion.conflicts(exclusion) {
                 set_target(lost, TargetState::Stop);
             }
         }
-        if self.resume_at.is_some() || fixed_port.is_some() && self.instances.values().any(|it| it.port == fixed_port) {
+        let occupied = self.instances.values().any(|instance| instance.exclusion.conflicts(exclusion));
+        if self.resume_at.is_some() || occupied {
             return;
         }
         for _ in have..desired {
@@ -298,8 +298,8 @@ impl Lifecycle {
         let id = self.next_id();
         let (target, target_watch) = watch::channel(TargetState::Run);
         let generation = self.generation;
-        let port = self.machine_port();
-        let running = Running { generation, port, slot: None, failed: false, target, _place: place };
+        let exclusion = self.exclusion();
+        let running = Running { generation, exclusion, slot: None, failed: false, target, _place: place };
         let owner = Owner {
             function: self.spec.id.clone(),
             id,
@@ -314,6 +314,7 @@ impl Lifecycle {
             owner,
             command,
             container: self.spec.container.clone(),
+            volumes: self.spec.volumes,
             protocol: self.spec.protocol,
             dispatcher: Arc::clone(&self.shared.dispatcher),
             target: target_watch,

@@ -12,6 +12,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, ChildStderr, ChildStdout};
 
+use leno_jail::WritableFolder;
 use leno_model::{Command, Isolation, Process, Resources, Secret, Volume};
 use std::collections::BTreeMap;
 
@@ -30,6 +31,8 @@ pub(crate) struct Program<'a> {
     pub read_only_paths: &'a [PathBuf],
     /// Folders in memory.
     pub volumes: &'a [Volume],
+    /// Folders of the machine that it can write to.
+    pub folders: &'a [WritableFolder],
     /// The fixed port.
     pub port: Option<u16>,
     /// The container that runs in place of `argv`.
@@ -47,7 +50,19 @@ impl<'a> From<&'a Command> for Program<'a> {
     fn from(command: &'a Command) -> Self {
         let Command { argv, directory, env, secrets, resources, read_only_paths, volumes, .. } = command;
         let Command { isolation, port, .. } = *command;
-        Self { argv, directory, env, secrets, resources, isolation, read_only_paths, volumes, port, container: None }
+        Self {
+            argv,
+            directory,
+            env,
+            secrets,
+            resources,
+            isolation,
+            read_only_paths,
+            volumes,
+            folders: &[],
+            port,
+            container: None,
+        }
     }
 }
 
@@ -64,6 +79,7 @@ impl<'a> From<&'a Process> for Program<'a> {
             isolation,
             read_only_paths,
             volumes,
+            folders: &[],
             port: None,
             container: None,
         }

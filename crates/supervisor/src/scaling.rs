@@ -137,8 +137,15 @@ impl Scaler {
 }
 
 fn scale(spec: &FunctionSpec, jails: &JailSupport) -> Scale {
-    let Some(port) = spec.machine_port(jails).filter(|_| spec.scale.max > 1) else { return spec.scale };
-    tracing::info!(function = %spec.id, port, "one instance at a time: its port is fixed, and instances here have no networks of their own");
+    let exclusion = spec.exclusion(jails);
+    if !exclusion.is_any() || spec.scale.max <= 1 {
+        return spec.scale;
+    }
+    let reason = match exclusion.port {
+        Some(_) => "its port is fixed, and instances here have no networks of their own",
+        None => "it has a volume that is not shared",
+    };
+    tracing::info!(function = %spec.id, "one instance at a time: {reason}");
     Scale { max: 1, ..spec.scale }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::accounts::Accounts;
 use crate::container::ContainerSpec;
+use crate::volumes::{VolumeBounds, VolumeStore};
 use backon::ExponentialBuilder;
 use leno_files::FileAccess;
 use leno_model::FunctionId;
@@ -25,6 +26,8 @@ pub struct FunctionSpec {
     pub container: Option<Arc<ContainerSpec>>,
     /// The files that its document may name.
     pub files: FileAccess,
+    /// Bounds of the volumes that its namespace has on this node.
+    pub volumes: VolumeBounds,
     /// Protocol of the instances. Readiness probes over HTTP use it.
     pub protocol: AppProtocol,
     /// With [`AppProtocol::Chain`]: the memory that an instance has from its start to its end.
@@ -56,6 +59,7 @@ impl From<&FunctionConfig> for FunctionSpec {
             run: config.run.clone(),
             container: None,
             files: config.bounds.file_access(),
+            volumes: VolumeBounds { count: config.bounds.volumes(), bytes: config.bounds.volume_bytes() },
             protocol: config.protocol,
             chain: chain(config, config.protocol),
             concurrency: config.concurrency,
@@ -96,6 +100,7 @@ impl FunctionSpec {
                     && a.isolation == b.isolation
                     && a.read_only_paths == b.read_only_paths
                     && a.volumes == b.volumes
+                    && a.persistent == b.persistent
                     && a.port == b.port
                     && self.container == other.container
                     && self.protocol == other.protocol
@@ -106,9 +111,15 @@ impl FunctionSpec {
         }
     }
 
+    /// What other instances cannot have while one of its instances runs.
+    pub(crate) fn exclusion(&self, jails: &JailSupport) -> Exclusion {
+        let volume = self.command().and_then(Command::sole_volume).is_some();
+        Exclusion { port: self.machine_port(jails), volume }
+    }
+
     /// The fixed port, if its instances have no networks of their own: then only one instance of
     /// the machine can have it.
-    pub(crate) fn machine_port(&self, jails: &JailSupport) -> Option<u16> {
+    fn machine_port(&self, jails: &JailSupport) -> Option<u16> {
         let command = self.command()?;
         let has_jail = self.container.is_some()
             || command.isolation != Isolation::Process && matches!(jails, JailSupport::Available(_));
@@ -118,6 +129,26 @@ impl FunctionSpec {
     /// The longest time that a request waits for an instance.
     pub(crate) fn longest_wait(&self) -> Duration {
         self.command().map_or(EXTERNAL_WAIT, |command| command.startup_timeout.saturating_add(WAIT_MARGIN))
+    }
+}
+
+/// What one instance of a function at a time can have on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exclusion {
+    /// A fixed port of the machine.
+    pub port: Option<u16>,
+    /// A volume that is not shared.
+    pub volume: bool,
+}
+
+impl Exclusion {
+    pub(crate) fn is_any(self) -> bool {
+        self.port.is_some() || self.volume
+    }
+
+    /// Whether the two cannot run at a time.
+    pub(crate) fn conflicts(self, other: Self) -> bool {
+        self.port.is_some() && self.port == other.port || self.volume && other.volume
     }
 }
 
@@ -179,6 +210,8 @@ pub struct Settings {
     pub line_bytes: usize,
     /// The bounds of namespaces on this node.
     pub namespaces: Arc<Namespaces>,
+    /// The persistent volumes; `None`: this node keeps none.
+    pub volumes: Option<VolumeStore>,
 }
 
 impl Default for Settings {
@@ -204,6 +237,7 @@ impl Default for Settings {
             kept_output: 64 << 10,
             line_bytes: 8192,
             namespaces: Arc::default(),
+            volumes: None,
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::orphans;
 use crate::processes::Processes;
 use crate::spec::{FunctionSpec, JailSupport, Settings};
 use crate::status::{FunctionLoad, FunctionStatus, InstanceStatus, LossEvent, ScaleEvent};
+use crate::volumes::VolumeStore;
 use leno_jail::{JailListeners, SyscallRefusal};
 use leno_model::NamespaceBounds;
 use leno_model::{FunctionId, Output, OutputLine, OutputQuery};
@@ -229,7 +230,7 @@ impl Supervisor {
         let (orders, inbox) = mpsc::unbounded_channel();
         let (alive, ended) = watch::channel(());
         self.inner.runtime.spawn(async move {
-            if spec.machine_port(&shared.settings.jails).is_some() {
+            if spec.exclusion(&shared.settings.jails).is_any() {
                 for predecessor in predecessors {
                     predecessor.await;
                 }
@@ -370,6 +371,11 @@ impl Supervisor {
     /// The last instances of all functions that were ready and did not serve any more.
     pub fn losses(&self) -> Vec<LossEvent> {
         self.functions(|functions| functions.values().flatten().flat_map(|entry| entry.function.losses()).collect())
+    }
+
+    /// The persistent volumes of this node.
+    pub fn volumes(&self) -> Option<&VolumeStore> {
+        self.inner.settings.volumes.as_ref()
     }
 
     /// The control group (v2) in which all jails are, if there is one.

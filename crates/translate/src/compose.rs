@@ -127,7 +127,7 @@ impl<'c> Compose<'c> {
                 notes.to_do(*mark, &path, "a secret in plain text: keep it in a file of the node, with `secrets`");
             }
         }
-        if !service.get("ports").is_some_and(|ports| !elements(ports).is_empty())
+        if service.get("ports").is_none_or(|ports| elements(ports).is_empty())
             && service.get("expose").is_none()
             && let Some(port) = service.get("image").and_then(Node::text).and_then(port_of_image)
         {

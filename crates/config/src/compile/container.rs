@@ -1,10 +1,11 @@
 //! `spec.image` of functions and jobs, and the fields that go with it.
 
 use super::{Context, fields, process};
-use crate::document::Volume;
+use crate::document::{Volume, VolumeAccess};
 use crate::problem::{Origin, Scope};
 use leno_model::size::Size;
-use leno_model::{Isolation, Pull};
+use leno_model::{Isolation, PersistentVolume, Pull};
+use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 /// Fields that apply to containers only.
@@ -12,6 +13,10 @@ pub(super) const FIELDS: [&str; 5] = ["args", "user", "readOnlyRoot", "writable"
 
 /// A page of memory, the smallest limit.
 const LEAST: Size = Size(4 << 10);
+/// The smallest file system for a volume on disk.
+const LEAST_ON_DISK: Size = Size::from_mib(16);
+/// Longest name of a node.
+const LONGEST_NODE: usize = 253;
 const MOST_VOLUMES: usize = 64;
 const LONGEST_IMAGE: usize = 1024;
 /// Folders that the jail provides in every container.
@@ -60,7 +65,7 @@ pub(super) fn container(scope: &Scope<'_>, text: &str, written: &ContainerFields
         scope.field("workingDirectory").problem(message, "expected an absolute path without `..`");
     }
     let writable = scope.field("writable");
-    least(&writable, written.writable);
+    least(&writable, written.writable, LEAST);
     if written.read_only_root && written.writable.is_some() {
         writable.problem("nothing is written to a root that is read-only", "remove it, or `readOnlyRoot`");
     }
@@ -145,8 +150,8 @@ fn volumes(list: &Scope<'_>, written: &[Volume], reserved: &[&str]) -> Vec<leno_
     if written.len() > MOST_VOLUMES {
         list.problem(format!("there are {} volumes", written.len()), format!("expected {MOST_VOLUMES} at most"));
     }
-    let mut volumes: Vec<leno_model::Volume> = Vec::new();
-    for (index, Volume { path, size }) in written.iter().enumerate() {
+    let (mut volumes, mut paths) = (Vec::new(), BTreeSet::new());
+    for (index, Volume { path, size, name, .. }) in written.iter().enumerate() {
         let element = list.element(index);
         let place = element.field("path");
         let normal: PathBuf = path.components().collect();
@@ -157,18 +162,75 @@ fn volumes(list: &Scope<'_>, written: &[Volume], reserved: &[&str]) -> Vec<leno_
             );
             place.problem(format!("`{}` cannot be a volume", path.display()), fix);
         }
-        if volumes.iter().any(|other| other.path == normal) {
+        if !paths.insert(normal.clone()) {
             place.problem(format!("`{}` is there twice", path.display()), "remove one of the two");
         }
-        least(&element.field("size"), *size);
-        volumes.push(leno_model::Volume { path: normal, size: size.map(|size| size.0) });
+        if name.is_none() {
+            least(&element.field("size"), *size, LEAST);
+            for field in ["access", "node"].into_iter().filter(|field| element.has(field)) {
+                let fix = "add `name`, so that the volume is on a node's disk, or remove it";
+                element
+                    .field(field)
+                    .problem(format!("`{field}` is for volumes on disk, and this one is in memory"), fix);
+            }
+            volumes.push(leno_model::Volume { path: normal, size: size.map(|size| size.0) });
+        }
     }
     volumes
 }
 
-fn least(scope: &Scope<'_>, size: Option<Size>) {
-    if let Some(size) = size.filter(|size| *size < LEAST) {
-        scope.problem(format!("{size} is too little"), format!("expected at least {LEAST}"));
+/// The volumes of a function that a node keeps on its disk.
+pub(super) fn persistent(scope: &Scope<'_>, written: &[Volume]) -> Vec<PersistentVolume> {
+    let list = scope.field("volumes");
+    let mut volumes: Vec<PersistentVolume> = Vec::new();
+    for (index, Volume { path, size, name, access, node }) in written.iter().enumerate() {
+        let Some(name) = name.clone() else { continue };
+        let element = list.element(index);
+        fields::label(&element.field("name"), &name);
+        if volumes.iter().any(|other| other.name == name) {
+            element.field("name").problem(format!("the volume `{name}` is there twice"), "remove one of the two");
+        }
+        match size {
+            Some(_) => least(&element.field("size"), *size, LEAST_ON_DISK),
+            None => element.problem("a volume on disk has a size", "add `size`, such as `size: 1Gi`"),
+        }
+        match node {
+            Some(node) if node.is_empty() || node.len() > LONGEST_NODE => {
+                element.field("node").problem("that is no node's name", "expected one of `leno get nodes`");
+            }
+            None if element.origin() == Origin::Request => {
+                let fix = "add `node: NAME`, one of `leno get nodes`: the function runs there and nowhere else";
+                element.problem("a volume on disk is on one node, and a control plane may have many", fix);
+            }
+            _ => {}
+        }
+        if let Some(first) = volumes.first().filter(|first| first.node != *node) {
+            let message = format!("`{}` is on another node, and a function with both can be nowhere", first.name);
+            element.field("node").problem(message, "name one node for all volumes of the function");
+        }
+        volumes.push(PersistentVolume {
+            name,
+            path: path.components().collect(),
+            size: size.map_or(0, |size| size.0),
+            shared: access.unwrap_or_default() == VolumeAccess::Shared,
+            node: node.clone(),
+        });
+    }
+    volumes
+}
+
+/// Reports volumes on disk of a job.
+pub(super) fn only_in_memory(scope: &Scope<'_>, written: &[Volume]) {
+    let list = scope.field("volumes");
+    for (index, _) in written.iter().enumerate().filter(|(_, volume)| volume.name.is_some()) {
+        let fix = "remove `name`: then the volume is in memory";
+        list.element(index).field("name").problem("volumes on disk are for functions", fix);
+    }
+}
+
+fn least(scope: &Scope<'_>, size: Option<Size>, least: Size) {
+    if let Some(size) = size.filter(|size| *size < least) {
+        scope.problem(format!("{size} is too little"), format!("expected at least {least}"));
     }
 }
 

@@ -58,7 +58,7 @@ pub(super) fn function(
         timeout.0
     });
     let run = run(context, &scope, id, spec);
-    let one_at_a_time = shares_port(&run);
+    let sole = Sole::of(&run);
     Function {
         origin: root.origin(),
         labels: document.metadata.labels.clone(),
@@ -69,20 +69,44 @@ pub(super) fn function(
         callees: callees(context, &scope.field("callees"), id, &spec.callees),
         concurrency: spec.concurrency,
         queue: scale::queue(&scope.field("queue"), spec.queue),
-        scale: scale::scale(context, &scope, spec, one_at_a_time),
+        scale: scale::scale(context, &scope, spec, sole.as_ref()),
         timeout: timeout.unwrap_or(mesh.limits.request_timeout),
         as_received: spec.paths.as_received(),
-        plan: rollout::plan(&scope, id, spec, one_at_a_time),
+        plan: rollout::plan(&scope, id, spec, sole.as_ref()),
         chain: None,
         policies: Vec::new(),
     }
 }
 
-/// Whether only one instance of a node can have the function's port: it is fixed, and instances have
-/// no networks of their own.
-fn shares_port(run: &leno_model::Run) -> bool {
-    let leno_model::Run::Command(command) = run else { return false };
-    command.port.is_some() && command.isolation == leno_model::Isolation::Process
+/// Why only one instance of a function can run at a time on a node.
+pub(super) enum Sole {
+    /// Its port is fixed, and instances have no networks of their own.
+    Port,
+    /// It has a volume that one instance may have at a time.
+    Volume(String),
+}
+
+impl Sole {
+    fn of(run: &leno_model::Run) -> Option<Self> {
+        let leno_model::Run::Command(command) = run else { return None };
+        let shares_port = command.port.is_some() && command.isolation == leno_model::Isolation::Process;
+        let volume = command.sole_volume().map(|volume| Self::Volume(volume.name.clone()));
+        volume.or(shares_port.then_some(Self::Port))
+    }
+
+    /// The end of a message about several instances or revisions, and the fix.
+    pub(super) fn explain(&self) -> (String, &'static str) {
+        match self {
+            Self::Port => (
+                "without jails cannot share a fixed port".to_owned(),
+                "remove `port`: every instance gets a free one; or have `isolation: strict`",
+            ),
+            Self::Volume(name) => (
+                format!("cannot have the volume `{name}` at a time"),
+                "write `access: shared` for it if several processes may write to its files at a time, or remove this",
+            ),
+        }
+    }
 }
 
 /// The field of the program, the image or the component.
@@ -258,6 +282,7 @@ fn command(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &Fun
         isolation,
         read_only_paths: confine::read_only_paths(&scope.field("readOnlyPaths"), &spec.read_only_paths),
         volumes,
+        persistent: container::persistent(scope, &spec.volumes),
         port: spec.port,
         ports: ports(&scope.field("ports"), &spec.ports),
         container,

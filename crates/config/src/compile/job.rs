@@ -64,6 +64,7 @@ pub(super) fn job(
         Some(_) => container::isolation(context, &scope, spec.isolation),
         None => isolation::chosen(context, &scope, id, spec.isolation),
     };
+    container::only_in_memory(&scope, &spec.volumes);
     let (volumes, isolation) = match container {
         Some(_) => (Vec::new(), isolation),
         None => container::of_program(&scope, &spec.volumes, isolation),

@@ -125,6 +125,8 @@ fn quota(scope: &Scope<'_>, limits: &NamespaceLimits, before: NamespaceQuota) ->
         pull_bandwidth: size("pullBandwidth", limits.pull_bandwidth, 64 << 10, 1 << 40).or(of.pull_bandwidth),
         image_bytes: size("imageBytes", limits.image_bytes, 1 << 20, 1 << 50).or(of.image_bytes),
         image_files: number("imageFiles", limits.image_files, 100..=1_000_000_000).or(of.image_files),
+        volumes: number("volumes", limits.volumes, 0..=10_000).or(of.volumes),
+        volume_bytes: size("volumeBytes", limits.volume_bytes, 16 << 20, 1 << 50).or(of.volume_bytes),
         log_bandwidth: size("logBandwidth", limits.log_bandwidth, 1 << 10, 1 << 40).or(of.log_bandwidth),
         isolation: limits.isolation.or(of.isolation),
         files: limits.files.as_deref().map(|folders| files(&scope.field("files"), folders)).or(of.files),

@@ -1,6 +1,7 @@
 //! `spec.traffic`, `spec.rollout` and `spec.revisionHistory` of a function.
 
 use super::fields::{self, DAY, MILLISECOND};
+use super::function::Sole;
 use super::header::{self, Use};
 use crate::document::{self, FunctionSpec, TrafficTarget};
 use crate::duration::Duration;
@@ -10,11 +11,11 @@ use leno_model::revision::{self, Latency, Plan, TAG_HEADER, Target};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-pub(super) fn plan(scope: &Scope<'_>, id: &FunctionId, spec: &FunctionSpec, one_at_a_time: bool) -> Plan {
+pub(super) fn plan(scope: &Scope<'_>, id: &FunctionId, spec: &FunctionSpec, sole: Option<&Sole>) -> Plan {
     for field in ["traffic", "rollout"] {
-        if scope.has(field) && one_at_a_time {
-            let fix = "remove `port`: every instance gets a free one; or have `isolation: strict`";
-            scope.field(field).problem("without jails, two revisions cannot run on one fixed port", fix);
+        if let Some(sole) = sole.filter(|_| scope.has(field)) {
+            let (cannot, fix) = sole.explain();
+            scope.field(field).problem(format!("two revisions {cannot}"), fix);
         }
     }
     Plan {

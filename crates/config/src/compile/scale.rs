@@ -1,5 +1,6 @@
 //! `spec.scale` and `spec.queue` of a function.
 
+use super::function::Sole;
 use super::{Context, fields};
 use crate::document::{FunctionSpec, Scale};
 use crate::duration::Duration;
@@ -19,17 +20,21 @@ pub(super) fn scale(
     context: &Context<'_>,
     function: &Scope<'_>,
     spec: &FunctionSpec,
-    one_at_a_time: bool,
+    sole: Option<&Sole>,
 ) -> leno_model::Scale {
     let (scope, scale) = (function.field("scale"), &spec.scale);
-    counts(&scope, scale, one_at_a_time);
+    counts(&scope, scale, sole);
     let percent = |name, value, range| percentage(&scope.field(name), value, range);
     let duration = |name, value, low| fields::within(&scope.field(name), value, low, HOUR);
     let window = duration("window", scale.window, Duration::from_secs(1));
     let panic_share = percent("panicWindowPercentage", scale.panic_window_percentage, 1.0..=100.0);
     leno_model::Scale {
         min: least(context, &scope, spec),
-        max: if scale.max == 0 { u32::MAX } else { scale.max },
+        max: match (scale.max, sole) {
+            (0, Some(Sole::Volume(_))) => 1,
+            (0, _) => u32::MAX,
+            (max, _) => max,
+        },
         initial: scale.initial,
         activation: scale.activation_scale,
         metric: scale.metric,
@@ -50,23 +55,27 @@ pub(super) fn scale(
 /// Instances that are kept without load. An instance with state is, unless the document asks for
 /// another number.
 fn least(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec) -> u32 {
-    if spec.ports.is_empty() {
+    let keeps_files = spec.volumes.iter().any(|volume| volume.name.is_some());
+    if spec.ports.is_empty() && !keeps_files {
         return spec.scale.min.unwrap_or_default();
     }
-    let loses = "a connection is its only load, and an idle instance ends with all that it keeps in memory";
+    let loses = match keeps_files {
+        true => "an idle instance ends with all that it keeps in memory, and does no work until the next request",
+        false => "a connection is its only load, and an idle instance ends with all that it keeps in memory",
+    };
     if spec.scale.min == Some(0) {
         scope.field("min").doubt(context.doubts, loses, "remove it: without it, one instance is kept");
     } else if spec.scale.min.is_none() {
         let periods = ["scaleToZeroGracePeriod", "scaleToZeroPodRetentionPeriod"];
         if let Some(field) = periods.into_iter().find(|field| scope.has(field)) {
-            let message = "a function with `ports` does not scale to zero";
+            let message = "a function with `ports` or volumes on disk does not scale to zero";
             scope.field(field).doubt(context.doubts, message, format!("remove it, or write `min: 0`; {loses}"));
         }
     }
     spec.scale.min.unwrap_or(1)
 }
 
-fn counts(scope: &Scope<'_>, scale: &Scale, one_at_a_time: bool) {
+fn counts(scope: &Scope<'_>, scale: &Scale, sole: Option<&Sole>) {
     let least = [
         ("min", scale.min.unwrap_or_default()),
         ("initial", scale.initial),
@@ -77,9 +86,9 @@ fn counts(scope: &Scope<'_>, scale: &Scale, one_at_a_time: bool) {
         if count > MOST {
             field.problem(format!("{count} instances"), format!("expected 0 to {MOST}"));
         }
-        if count > 1 && one_at_a_time {
-            let fix = "remove `port`: every instance gets a free one; or have `isolation: strict`";
-            field.problem(format!("without jails, {count} instances cannot share a fixed port"), fix);
+        if let Some(sole) = sole.filter(|_| count > 1) {
+            let (cannot, fix) = sole.explain();
+            field.problem(format!("{count} instances {cannot}"), fix);
         }
     }
     for (name, count) in least {

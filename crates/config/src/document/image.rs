@@ -5,8 +5,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// A folder in memory, empty when the instance starts. Its content counts against the instance's
-/// memory.
+/// A folder that an instance can write to. Without a `name` it is in memory, empty when the instance
+/// starts, and its content counts against the instance's memory. With a `name`, a node keeps it on
+/// its disk: it outlives instances, restarts, upgrades, and the function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Volume {
@@ -14,9 +15,33 @@ pub struct Volume {
     /// command: not below `/usr` or `/etc`; below a folder that the jail shows, such as the working
     /// directory, an empty folder has to be there.
     pub path: PathBuf,
-    /// Capacity, at least 4Ki. Without it: 64Mi.
+    /// Capacity, at least 4Ki in memory and 16Mi on disk. Without it: 64Mi in memory; a volume with
+    /// a `name` needs it. A volume on disk can grow and not shrink.
     #[serde(default)]
     pub size: Option<Size>,
+    /// Name of a volume on disk: lower-case letters, digits and `-`. Functions of the namespace that
+    /// use the same name have the same volume. Not for jobs.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Who may have a volume on disk at a time. Without it: one instance.
+    #[serde(default)]
+    pub access: Option<VolumeAccess>,
+    /// The node that keeps a volume on disk (`leno get nodes`). The function runs there and nowhere
+    /// else; while the node is away, it does not run. Needed for documents that are applied to a
+    /// control plane.
+    #[serde(default)]
+    pub node: Option<String>,
+}
+
+/// Who may have a volume on disk at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum VolumeAccess {
+    /// One instance. Another one starts when it has ended.
+    #[default]
+    SingleWriter,
+    /// Any number of instances on the node.
+    Shared,
 }
 
 /// Where a node keeps images, and where it gets them. All of this is read when the node starts.

@@ -44,7 +44,7 @@ pub use external_authorization::{Authorizer, AuthorizerCache};
 pub use function::{
     Expose, ExternalInstances, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Liveness, Port, Readiness,
 };
-pub use image::{ImageRegistry, Images, Volume};
+pub use image::{ImageRegistry, Images, Volume, VolumeAccess};
 pub use job::{Job, JobKind, JobSpec};
 pub(crate) use label::LabelSelector;
 pub use label::{LabelExpression, LabelOperator, Labels};

@@ -88,6 +88,12 @@ pub struct NamespaceLimits {
     /// node's image store can have.
     #[schemars(range(min = 100, max = 1_000_000_000))]
     pub image_files: Option<u32>,
+    /// Persistent volumes on one node, those of deleted functions included, 0 to 10000. Without it:
+    /// 16.
+    #[schemars(range(max = 10_000))]
+    pub volumes: Option<u32>,
+    /// Bytes that the persistent volumes on one node may hold together, from 16Mi. Without it: 64Gi.
+    pub volume_bytes: Option<Size>,
     /// Bytes a second that the namespace writes to the log of one node: output of instances, access
     /// log lines and refusals; from 1Ki. Without it: 1Mi. The node leaves out the rest, and logs
     /// how much it left out.

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Scale {
     /// Instances that are kept without any request, 0 to 1000. 0: the first request starts one, and
-    /// the last one ends when it is idle. Without it: 0; 1 for a function with `ports`, because an
-    /// instance that ends loses what it keeps in memory.
+    /// the last one ends when it is idle. Without it: 0; 1 for a function with `ports` or volumes
+    /// on disk, because an instance that ends loses what it keeps in memory.
     #[schemars(range(max = 1000))]
     pub min: Option<u32>,
     /// Instances at most; 0: no limit.

@@ -5,8 +5,8 @@ use leno_model::revision::{Latency, Plan, Revision, Revisions, Rollout, Split, T
 use leno_model::{
     AppProtocol, Authorizer, AuthorizerCache, AuthorizerProtocol, Callee, ChainLink, Command, Container, Credential,
     CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls, Engine, Expose, Extension, Isolation, Job,
-    JwksFetch, Liveness, Metric, ModuleUrl, Port, PortProtocol, Process, PublicKey, Pull, Readiness, Resources, Run,
-    Scale, Secret, VerificationKey, Volume, Wasm,
+    JwksFetch, Liveness, Metric, ModuleUrl, PersistentVolume, Port, PortProtocol, Process, PublicKey, Pull, Readiness,
+    Resources, Run, Scale, Secret, VerificationKey, Volume, Wasm,
 };
 use leno_model::{FunctionConfig, FunctionId, ModuleHash, NamespaceBounds};
 use leno_policy::spec::{Cidr, Direction, KeyId, KeyPart, ProgramSpec};
@@ -135,6 +135,8 @@ pub(super) fn bounded() -> FunctionConfig {
         pull_bandwidth: Some(5 << 20),
         image_bytes: None,
         image_files: None,
+        volumes: None,
+        volume_bytes: None,
         log_bandwidth: Some(64 << 10),
         isolation: Some(Isolation::Strict),
         files: Some(vec!["/etc/leno/shop".into()]),
@@ -185,6 +187,20 @@ pub(super) fn job() -> FunctionConfig {
         ttl: Some(Duration::from_secs(86_400)),
     };
     FunctionConfig { engine: Some(Engine::Wasm), ..plain("shop/report", Run::Job(job)) }
+}
+
+/// A function with volumes on disk, and bounds of them.
+pub(super) fn persistent() -> FunctionConfig {
+    let persistent = vec![PersistentVolume {
+        name: "data".to_owned(),
+        path: "/data".into(),
+        size: 1 << 30,
+        shared: true,
+        node: Some("node-a".to_owned()),
+    }];
+    let run = Run::Command(Command { persistent, container: None, ..processes() });
+    let bounds = NamespaceBounds { volumes: Some(3), volume_bytes: Some(2 << 30), ..NamespaceBounds::default() };
+    FunctionConfig { run, bounds, ..external() }
 }
 
 /// A function and a job with folders in memory.
@@ -285,6 +301,7 @@ fn processes() -> Command {
         isolation: Isolation::Strict,
         read_only_paths: vec!["/etc/ssl".into()],
         volumes: vec![],
+        persistent: vec![],
         port: Some(8080),
         ports: ports(),
         readiness: Readiness::Http("/ready".to_owned()),

@@ -93,6 +93,24 @@ fn an_image_is_where_its_function_goes() {
 }
 
 #[test]
+fn a_function_is_on_the_node_that_keeps_its_volumes_and_on_no_other() {
+    let mut scheduler = mesh(2);
+    let on = |node: &str| Demand { only: Some(node.to_owned()), single: true, ..demand(1) };
+    scheduler.set_function(&id(0), on("node-002"), false);
+    assert!(placed(&scheduler, 0).is_empty(), "the node is not there yet");
+    assert!(!scheduler.adopt(&id(0), &name(1)));
+    assert_eq!(scheduler.set_node(&name(2), node(10, "a")), BTreeSet::from([id(0)]));
+    assert_eq!(placed(&scheduler, 0), ["node-002"]);
+    scheduler.remove_node("node-002");
+    assert!(placed(&scheduler, 0).is_empty(), "an empty volume on another node would be worse");
+    scheduler.set_node(&name(2), node(10, "a"));
+    assert_eq!(placed(&scheduler, 0), ["node-002"]);
+    scheduler.set_function(&id(0), on("node-001"), false);
+    assert_eq!(placed(&scheduler, 0), ["node-001"], "the document names another");
+    assert_eq!(scheduler.leaving(&id(0)).count(), 1);
+}
+
+#[test]
 fn what_has_no_room_waits_and_is_placed_when_there_is_some() {
     let mut scheduler = mesh(1);
     let large = Demand { instance: Capacity { memory: 2 << 30, ..demand(0).instance }, ..demand(0) };

@@ -2,6 +2,7 @@
 //! kind.
 
 mod clients;
+mod volumes;
 
 use clients::{Clients, ENOUGH, connect};
 use leno_testkit::cluster::load::Load;

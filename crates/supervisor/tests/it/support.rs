@@ -93,6 +93,7 @@ pub(crate) fn command(argv: &[&str]) -> Command {
         isolation: Isolation::Process,
         read_only_paths: vec![],
         volumes: vec![],
+        persistent: vec![],
         container: None,
         port: None,
         ports: vec![],
@@ -106,6 +107,7 @@ pub(crate) fn command(argv: &[&str]) -> Command {
 pub(crate) fn spec(command: Command) -> FunctionSpec {
     FunctionSpec {
         files: leno_files::FileAccess::Any,
+        volumes: leno_supervisor::VolumeBounds { count: 16, bytes: 1 << 30 },
         id: id(),
         revision: 0,
         run: Run::Command(command),

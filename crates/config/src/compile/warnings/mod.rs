@@ -10,7 +10,7 @@ use super::{Documents, TypedDocument, fields};
 use crate::document;
 use crate::problem::{Origin, Problem, Scope};
 use crate::snapshot::{Function, Policy};
-use leno_model::{EgressPort, EgressProtocol, MeshConfig, Run, SpiffeId, TrustDomain};
+use leno_model::{EgressPort, EgressProtocol, MeshConfig, PersistentVolume, Run, SpiffeId, TrustDomain};
 use leno_model::{FunctionId, revision};
 use leno_policy::spec::{Action, AuthorizationRule, ConditionKey, LabelMatch, StringMatch};
 use std::cell::{Cell, RefCell};
@@ -353,6 +353,7 @@ impl<'a> Mesh<'a> {
         self.revisions(id, function, &root);
         let metadata = root.field("metadata");
         let scope = metadata.field("name");
+        self.volumes(id, function, &root.field("spec"));
         let callers = self.callers.get(id).map_or(&[][..], Vec::as_slice);
         if callers.is_empty() && function.expose.is_empty() {
             // A function that runs without requests may do other work.
@@ -379,6 +380,26 @@ impl<'a> Mesh<'a> {
                 format!("only a mesh that keeps `{name}` knows it: a fresh start gives its share to the latest");
             let fix = "keep revisions over a restart with `leno up --store FILE` or a control plane, or have `latest: true` alone in the documents from which the mesh starts";
             list.element(index).field("revision").problem(message, fix);
+        }
+    }
+
+    /// Volumes that another function has too, although one instance may have them at a time.
+    fn volumes(&self, id: &FunctionId, function: &Function, spec: &Scope<'_>) {
+        let Run::Command(command) = &function.run else { return };
+        for volume in &command.persistent {
+            let has = |(other, function): &(&FunctionId, &Function)| {
+                let Run::Command(command) = &function.run else { return false };
+                let same = |own: &&PersistentVolume| own.name == volume.name;
+                let sole = |own: &PersistentVolume| !own.shared || !volume.shared;
+                *other != id
+                    && other.namespace == id.namespace
+                    && command.persistent.iter().find(same).is_some_and(sole)
+            };
+            if let Some((other, _)) = self.functions.iter().find(has) {
+                let message =
+                    format!("`{other}` has the volume `{}` too, and one of the two waits for the other", volume.name);
+                spec.field("volumes").problem(message, "write `access: shared` in both, or give each its own name");
+            }
         }
     }
 

@@ -23,6 +23,7 @@ fn command(name: &str, callees: &[&str], scale: Scale) -> FunctionConfig {
         isolation: Isolation::Auto,
         read_only_paths: Vec::new(),
         volumes: Vec::new(),
+        persistent: vec![],
         port: None,
         ports: Vec::new(),
         readiness: Readiness::Tcp,

@@ -1,7 +1,7 @@
 //! The files of a container: layers, what it writes, paths of the machine, and links.
 
 use super::support::*;
-use leno_jail::{Container, Volume};
+use leno_jail::{Container, Volume, WritableFolder};
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -90,6 +90,20 @@ async fn what_a_container_writes_is_its_own_and_bounded() {
     has(&text, "jail again");
     let made: u32 = text.lines().find_map(|line| line.strip_prefix("made ")).unwrap().parse().unwrap();
     assert!((900..1100).contains(&made), "{text}");
+}
+
+#[tokio::test]
+async fn a_folder_of_the_machine_has_the_owners_of_the_container() {
+    let (jails, layers) = (open(1).await, Layers::new());
+    let busybox = layers.busybox();
+    let machine = tempfile::tempdir().unwrap();
+    let source = machine.path().join("data");
+    fs::create_dir(&source).unwrap();
+    let folders = vec![WritableFolder { source: source.clone(), path: "/data".into() }];
+    let script = "touch /data/root; mkdir /data/web; chown web:data /data/web; su -s /bin/sh web -c 'touch /data/web/x'; ls -ln /data /data/web";
+    let text = output(&jails, Container { folders, read_only: true, ..shell(image(&[&busybox]), script) }).await;
+    let owner = |path: &str| fs::metadata(source.join(path)).map(|metadata| metadata.uid());
+    assert_eq!([owner("root").unwrap(), owner("web").unwrap(), owner("web/x").unwrap()], [0, 33, 33], "{text}");
 }
 
 #[tokio::test]

@@ -1,7 +1,8 @@
 //! Folders that a program of the machine can write to.
 
 use super::{all, open, program, run};
-use leno_jail::{Program, Volume};
+use leno_jail::{Program, Volume, WritableFolder};
+use std::os::unix::fs::{MetadataExt, chown};
 
 fn volume(path: &str, size: u64) -> Volume {
     Volume { path: path.into(), size }
@@ -60,4 +61,28 @@ async fn volumes_hide_no_programs_of_the_machine() {
         assert!(run(&mut jail, Program { volumes, ..program("true") }).await.is_err(), "{path}");
         jail.end().await;
     }
+}
+
+#[tokio::test]
+async fn a_folder_of_the_machine_is_written_to_under_the_jails_own_numbers() {
+    let jails = open(1).await;
+    let machine = tempfile::tempdir().unwrap();
+    let source = machine.path().join("data");
+    std::fs::create_dir(&source).unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        chown(&source, Some(1000), Some(1000)).unwrap();
+    }
+    let mut expected = String::new();
+    for round in 1..=2 {
+        let mut jail = jails.take().await.unwrap();
+        let folders = vec![WritableFolder { source: source.clone(), path: "/var/lib/app".into() }];
+        let script = "cd /var/lib/app && echo round >> file && cat file && chmod 700 . && stat -c %u file";
+        let output = run(&mut jail, Program { folders, ..program(script) }).await.unwrap();
+        expected = "round\n".repeat(round) + "1000\n";
+        assert_eq!(all(output).await, expected);
+        jail.end().await;
+    }
+    let owner = std::fs::metadata(source.join("file")).unwrap().uid();
+    assert_eq!(owner, if is_root { 1000 } else { rustix::process::geteuid().as_raw() }, "{expected}");
 }

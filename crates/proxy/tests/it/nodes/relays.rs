@@ -119,6 +119,7 @@ fn command(ports: Vec<Port>) -> Command {
         isolation: Default::default(),
         read_only_paths: vec![],
         volumes: vec![],
+        persistent: vec![],
         port: None,
         ports,
         readiness: Readiness::Tcp,
