@@ -60,7 +60,7 @@ pub fn compose(
                 }
             }
             _ if field.starts_with("x-") => {}
-            "include" => notes.to_do(node.mark, field, "import the output of `docker compose config` instead"),
+            "include" => notes.manual_step(node.mark, field, "import the output of `docker compose config` instead"),
             _ => notes.dropped(node.mark, field, "it has no counterpart"),
         }
     }
@@ -124,7 +124,11 @@ impl<'c> Compose<'c> {
             self.named_in(value, name, &mut workload, (*mark, &path), notes);
             let secret = ["PASSWORD", "SECRET", "TOKEN", "PRIVATE_KEY", "API_KEY"];
             if secret.iter().any(|word| variable.to_ascii_uppercase().contains(word)) {
-                notes.to_do(*mark, &path, "a secret in plain text: keep it in a file of the node, with `secrets`");
+                notes.manual_step(
+                    *mark,
+                    &path,
+                    "a secret in plain text: keep it in a file of the node, with `secrets`",
+                );
             }
         }
         if service.get("ports").is_none_or(|ports| elements(ports).is_empty())
@@ -144,7 +148,7 @@ impl<'c> Compose<'c> {
             ("image", Some(image)) => workload.set_image(image),
             ("build", _) => {
                 let image = format!("localhost/{}:latest", workload.name);
-                notes.to_do(
+                notes.manual_step(
                     node.mark,
                     path,
                     format!("Leno builds no images: build it, push it, and replace `{image}`"),
@@ -158,7 +162,7 @@ impl<'c> Compose<'c> {
                 };
                 match words {
                     Some(words) => workload.set(if field == "command" { "args" } else { "command" }, words),
-                    None => notes.to_do(node.mark, path, "a quote is not closed; write it as a list"),
+                    None => notes.manual_step(node.mark, path, "a quote is not closed; write it as a list"),
                 }
             }
             ("ports" | "expose", _) => {
@@ -171,7 +175,11 @@ impl<'c> Compose<'c> {
                     let name = link.text().and_then(|text| text.split(':').next()).unwrap_or_default();
                     self.call(workload, name, link.mark, path, notes);
                     if link.text().is_some_and(|text| text.contains(':')) {
-                        notes.to_do(link.mark, path, "an alias is no name here: call the function by its own name");
+                        notes.manual_step(
+                            link.mark,
+                            path,
+                            "an alias is no name here: call the function by its own name",
+                        );
                     }
                 }
             }
@@ -205,9 +213,11 @@ impl<'c> Compose<'c> {
             ("extra_hosts" | "dns" | "external_links", _) => {
                 notes.dropped(node.mark, path, "write an External document for a service outside of the mesh");
             }
-            ("extends", _) => notes.to_do(node.mark, path, "import the output of `docker compose config` instead"),
+            ("extends", _) => {
+                notes.manual_step(node.mark, path, "import the output of `docker compose config` instead")
+            }
             ("secrets" | "configs", _) => {
-                notes.to_do(node.mark, path, "write `secrets` of the function, from a file of the node");
+                notes.manual_step(node.mark, path, "write `secrets` of the function, from a file of the node");
             }
             ("logging", _) => {
                 notes.dropped(node.mark, path, "`leno logs` has the output; a collector reads the node's log")
@@ -229,7 +239,7 @@ impl<'c> Compose<'c> {
             let path = format!("{path}.{name}");
             if completes {
                 let text = "the mesh does not wait for a job: apply the function after it has succeeded";
-                notes.to_do(mark, &path, text);
+                notes.manual_step(mark, &path, text);
                 continue;
             }
             self.call(workload, name, mark, &path, notes);
@@ -273,7 +283,7 @@ impl<'c> Compose<'c> {
                 notes.adapted(mark, path, format!("it names the service `{name}`, which becomes a callee"));
             }
             if label(name) != **name {
-                notes.to_do(mark, path, format!("`{name}` is called `{}` here: change the value", label(name)));
+                notes.manual_step(mark, path, format!("`{name}` is called `{}` here: change the value", label(name)));
             }
         }
     }
@@ -363,7 +373,7 @@ fn container_port(node: &Node, path: &str, notes: &mut Notes<'_>) -> Option<(u16
     match port.parse() {
         Ok(port) => Some((port, node.mark)),
         Err(_) => {
-            notes.to_do(node.mark, path, format!("`{port}` is not one port; name the port of the program"));
+            notes.manual_step(node.mark, path, format!("`{port}` is not one port; name the port of the program"));
             None
         }
     }
@@ -380,7 +390,7 @@ fn mount(workload: &mut Workload, node: &Node, path: &str, notes: &mut Notes<'_>
     match source {
         None => add_volume(workload, target),
         Some(source) if source.starts_with(['.', '/', '~']) || field("type") == Some("bind") => {
-            notes.to_do(
+            notes.manual_step(
                 node.mark,
                 path,
                 format!("{target}: the folder {source} of the machine is not shown; put it into the image"),
@@ -388,7 +398,7 @@ fn mount(workload: &mut Workload, node: &Node, path: &str, notes: &mut Notes<'_>
         }
         Some(source) => {
             add_volume(workload, target);
-            notes.to_do(
+            notes.manual_step(
                 node.mark,
                 path,
                 format!("{target}: in memory and of one instance, and `{source}` outlives it"),
@@ -449,7 +459,9 @@ fn deploy(workload: &mut Workload, node: &Node, path: &str, notes: &mut Notes<'_
             ("restart_policy", _) => {
                 notes.adapted(node.mark, &path, "the mesh starts instances again as long as they are needed");
             }
-            ("update_config" | "rollback_config", _) => notes.to_do(node.mark, &path, "see `rollout` of a Function"),
+            ("update_config" | "rollback_config", _) => {
+                notes.manual_step(node.mark, &path, "see `rollout` of a Function")
+            }
             ("mode" | "endpoint_mode" | "placement", _) => {
                 notes.dropped(node.mark, &path, "the control plane places functions")
             }
@@ -468,28 +480,28 @@ fn replicas(workload: &mut Workload, count: &str, mark: Mark, path: &str, notes:
                 format!("{count} at least; more as the load asks for, unless `scale.max` says less"),
             );
         }
-        Err(_) => notes.to_do(mark, path, format!("`{count}` is no number of instances")),
+        Err(_) => notes.manual_step(mark, path, format!("`{count}` is no number of instances")),
     }
 }
 
 fn memory(workload: &mut Workload, text: &str, mark: Mark, path: &str, notes: &mut Notes<'_>) {
     match size(text) {
         Some(size) => workload.set_in("resources", "memory", size),
-        None => notes.to_do(mark, path, format!("`{text}` is no amount of memory")),
+        None => notes.manual_step(mark, path, format!("`{text}` is no amount of memory")),
     }
 }
 
 fn cpus(workload: &mut Workload, text: &str, mark: Mark, path: &str, notes: &mut Notes<'_>) {
     match text.parse::<f64>() {
         Ok(cpus) => workload.set_in("resources", "cpu", cpus),
-        Err(_) => notes.to_do(mark, path, format!("`{text}` is no number of processors")),
+        Err(_) => notes.manual_step(mark, path, format!("`{text}` is no number of processors")),
     }
 }
 
 fn pids(workload: &mut Workload, text: &str, mark: Mark, path: &str, notes: &mut Notes<'_>) {
     match text.parse::<u32>() {
         Ok(pids) => workload.set_in("resources", "pids", pids),
-        Err(_) => notes.to_do(mark, path, format!("`{text}` is no number of processes")),
+        Err(_) => notes.manual_step(mark, path, format!("`{text}` is no number of processes")),
     }
 }
 

@@ -22,13 +22,17 @@ pub fn manifests(file: &Path, text_of_file: &str, namespace: Option<&str>) -> Re
             "Job" => workloads.push(all.workload(manifest, true, &mut notes)),
             "Service" | "Ingress" | "ConfigMap" => {}
             "Secret" => {
-                notes.to_do(manifest.mark, "Secret", "write `secrets` of the function, from a file of the node")
+                notes.manual_step(manifest.mark, "Secret", "write `secrets` of the function, from a file of the node")
             }
             "HorizontalPodAutoscaler" => {
-                notes.to_do(manifest.mark, "HorizontalPodAutoscaler", "see `scale` of a Function")
+                notes.manual_step(manifest.mark, "HorizontalPodAutoscaler", "see `scale` of a Function")
             }
             "NetworkPolicy" => {
-                notes.to_do(manifest.mark, "NetworkPolicy", "keep it among the documents: `leno check` translates it");
+                notes.manual_step(
+                    manifest.mark,
+                    "NetworkPolicy",
+                    "keep it among the documents: `leno check` translates it",
+                );
             }
             "PersistentVolumeClaim" => {
                 notes.dropped(manifest.mark, "PersistentVolumeClaim", "see the workloads that mount it")
@@ -104,7 +108,7 @@ impl Manifests<'_> {
                         self.container(first, pod, &mut workload, &format!("{path}[0]"), notes);
                         for other in others {
                             let name = other.get("name").and_then(Node::text).unwrap_or_default();
-                            notes.to_do(
+                            notes.manual_step(
                                 other.mark,
                                 &path,
                                 format!(
@@ -120,12 +124,14 @@ impl Manifests<'_> {
                     workload.set_in("timeouts", "grace", format!("{seconds}s"));
                 }
                 ("securityContext", _) => security(node, &mut workload, &path, notes),
-                ("initContainers", _) => notes.to_do(node.mark, &path, "write a Job, and apply it before the function"),
+                ("initContainers", _) => {
+                    notes.manual_step(node.mark, &path, "write a Job, and apply it before the function")
+                }
                 ("serviceAccountName" | "serviceAccount", _) => {
                     notes.adapted(node.mark, &path, format!("the identity is ns/{namespace}/sa/{}", workload.name));
                 }
                 ("imagePullSecrets", _) => {
-                    notes.to_do(node.mark, &path, "see `images.registries` of the Mesh document")
+                    notes.manual_step(node.mark, &path, "see `images.registries` of the Mesh document")
                 }
                 ("nodeSelector" | "affinity" | "tolerations" | "topologySpreadConstraints", _) => {
                     notes.dropped(node.mark, &path, "the control plane places functions by capacity, zone and images");
@@ -162,7 +168,7 @@ impl Manifests<'_> {
                     &path,
                     "a revision takes over when its first instances are ready; `rollout` does it step by step",
                 ),
-                ("volumeClaimTemplates", _) => notes.to_do(node.mark, &path, "see the volumes that are mounted"),
+                ("volumeClaimTemplates", _) => notes.manual_step(node.mark, &path, "see the volumes that are mounted"),
                 _ => notes.dropped(node.mark, &path, "it has no counterpart"),
             }
         }
@@ -194,9 +200,11 @@ impl Manifests<'_> {
                                     workload.set_env(&format!("{prefix}{name}"), value.text().unwrap_or_default());
                                 }
                             }
-                            None => {
-                                notes.to_do(source.mark, &path, "it is not in these files: write `env` or `secrets`")
-                            }
+                            None => notes.manual_step(
+                                source.mark,
+                                &path,
+                                "it is not in these files: write `env` or `secrets`",
+                            ),
                         }
                     }
                 }
@@ -250,7 +258,7 @@ impl Manifests<'_> {
             None if at(node, &["valueFrom", "fieldRef"]).is_some() => {
                 notes.dropped(node.mark, &path, "instances have no fields of a pod");
             }
-            None => notes.to_do(node.mark, &path, "write `env` or, for a secret, `secrets` of the function"),
+            None => notes.manual_step(node.mark, &path, "write `env` or, for a secret, `secrets` of the function"),
         }
     }
 
@@ -271,7 +279,7 @@ impl Manifests<'_> {
         let kind = at(service, &["spec", "type"]).and_then(Node::text).unwrap_or("ClusterIP");
         let selected = self.selected(service, workloads);
         if selected.is_empty() {
-            notes.to_do(
+            notes.manual_step(
                 service.mark,
                 &path,
                 "it selects no workload of this file; for another machine write an External",
@@ -280,7 +288,7 @@ impl Manifests<'_> {
         for workload in selected {
             if label(name(service)) != workload.name {
                 let text = format!("callers use the function's name, `{}`, in place of the service's", workload.name);
-                notes.to_do(service.mark, &path, text);
+                notes.manual_step(service.mark, &path, text);
             }
             for port in at(service, &["spec", "ports"]).map(elements).unwrap_or_default() {
                 let target = port.get("targetPort").or_else(|| port.get("port")).and_then(Node::text);
@@ -310,7 +318,7 @@ impl Manifests<'_> {
     fn ingress(&self, ingress: &Node, workloads: &mut [Workload], notes: &mut Notes<'_>) {
         let path = format!("Ingress {}", name(ingress));
         if let Some(tls) = at(ingress, &["spec", "tls"]) {
-            notes.to_do(tls.mark, &path, "see `gateway.https` of the Mesh document");
+            notes.manual_step(tls.mark, &path, "see `gateway.https` of the Mesh document");
         }
         for rule in at(ingress, &["spec", "rules"]).map(elements).unwrap_or_default() {
             let host = rule.get("host").and_then(Node::text).unwrap_or("*");
@@ -320,7 +328,11 @@ impl Manifests<'_> {
                 let service = self.documents.iter().find(|other| kind(other) == "Service" && name(other) == wanted);
                 let selected = service.map(|service| self.selected(service, workloads)).unwrap_or_default();
                 if selected.is_empty() {
-                    notes.to_do(target.mark, &path, format!("the service `{wanted}` selects no workload of this file"));
+                    notes.manual_step(
+                        target.mark,
+                        &path,
+                        format!("the service `{wanted}` selects no workload of this file"),
+                    );
                 }
                 for workload in selected {
                     workload.exposed.push((host.to_owned(), prefix.to_owned()));
@@ -415,9 +427,17 @@ fn mount(mounted: &Node, pod: &Node, workload: &mut Workload, path: &str, notes:
             volumes.push(added);
         }
     } else if volume.is_some_and(|volume| volume.get("secret").is_some()) {
-        notes.to_do(mounted.mark, path, format!("{target}: write `secrets` of the function, from a file of the node"));
+        notes.manual_step(
+            mounted.mark,
+            path,
+            format!("{target}: write `secrets` of the function, from a file of the node"),
+        );
     } else {
-        notes.to_do(mounted.mark, path, format!("{target}: the volume `{wanted}` is not in memory, and not shown"));
+        notes.manual_step(
+            mounted.mark,
+            path,
+            format!("{target}: the volume `{wanted}` is not in memory, and not shown"),
+        );
     }
 }
 

@@ -62,7 +62,7 @@ fn replaced(text: &str, (mark, path): (Mark, &str), around: &dyn Surroundings, n
                     format!("{name} is not set: {}", &word[1..]),
                     "set it, or write it into .env",
                 ),
-                (None, _) => notes.to_do(mark, path, format!("{name} is not set, and counts as empty")),
+                (None, _) => notes.manual_step(mark, path, format!("{name} is not set, and counts as empty")),
             }
         } else {
             let end = rest.find(|character| !is_name(character)).unwrap_or(rest.len());
@@ -71,7 +71,7 @@ fn replaced(text: &str, (mark, path): (Mark, &str), around: &dyn Surroundings, n
             match around.variable(name) {
                 _ if name.is_empty() => out.push('$'),
                 Some(value) => out.push_str(&value),
-                None => notes.to_do(mark, path, format!("{name} is not set, and counts as empty")),
+                None => notes.manual_step(mark, path, format!("{name} is not set, and counts as empty")),
             }
         }
     }

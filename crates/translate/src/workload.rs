@@ -76,7 +76,7 @@ impl<'f> Notes<'f> {
         self.note(at, field, Outcome::Dropped, text);
     }
 
-    pub(super) fn to_do(&mut self, at: Mark, field: &str, text: impl Into<String>) {
+    pub(super) fn manual_step(&mut self, at: Mark, field: &str, text: impl Into<String>) {
         self.note(at, field, Outcome::ToDo, text);
     }
 
@@ -176,7 +176,7 @@ impl Workload {
             self.tcp.clear();
         } else if self.tcp.is_empty() && !self.spec.contains_key("port") {
             let text = "no port is known: the program has to listen on the port in $PORT, or add `port`";
-            notes.to_do(self.mark, &self.field, text);
+            notes.manual_step(self.mark, &self.field, text);
         }
         if let (Some(&first), false) = (self.tcp.first(), self.spec.contains_key("port")) {
             self.set("port", first);
@@ -213,7 +213,7 @@ impl Workload {
         if self.is_job || rules.is_empty() {
             if !self.is_job {
                 let text = "nothing calls it: it has no policy, so the mesh refuses every request to it";
-                notes.to_do(self.mark, &self.field, text);
+                notes.manual_step(self.mark, &self.field, text);
             }
             return documents;
         }

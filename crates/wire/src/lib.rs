@@ -13,6 +13,7 @@ pub mod messages;
 mod placement;
 mod protocol;
 mod question;
+mod question_error;
 mod resource;
 mod view;
 
@@ -30,6 +31,7 @@ pub use placement::Placement;
 pub use protocol::{
     AUTHORITIES, MACHINES, MAX_MESSAGE, PROTOCOLS, QUESTIONS, RELEASE, REVOKED, protocols, shared_protocol,
 };
-pub use question::{Answer, BadAnswer, BadQuestion, Question, ReplayExample, ReplaySummary, ReplayVerdict};
+pub use question::{Answer, Question, ReplayExample, ReplaySummary, ReplayVerdict};
+pub use question_error::{BadAnswer, BadQuestion};
 pub use resource::{BadPayload, Content, Endpoint, Instance, Resource, Subject, Version, module_hash};
 pub use view::{View, ViewQuery, ViewRows};

@@ -1,19 +1,15 @@
 //! Queries of the control plane about the functions and jobs that a node hosts, and the node's
 //! answers. Each query bounds its answer.
 
-use crate::encoding::{self, EncodingError};
+use crate::encoding;
 use crate::messages::{self, MAX_REASON};
+use crate::question_error::{BadAnswer, BadQuestion, MAX_CANDIDATE_BYTES, MAX_CANDIDATES};
 use crate::v1::{self, answer, question};
 use crate::view::{ViewQuery, ViewRows};
-use leno_model::BadFunctionId;
 use leno_model::{CandidatePrograms, FunctionId, Output, OutputLine, OutputMark, OutputQuery, OutputStream};
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-/// Maximum number of candidates in one question.
-const MAX_CANDIDATES: usize = 200;
-/// Maximum size of the candidates of one question, in bytes.
-const MAX_CANDIDATE_BYTES: usize = 8 << 20;
 /// Maximum size of the lines in one answer, in bytes.
 const MAX_OUTPUT: u32 = 1 << 20;
 /// Maximum size of one line in bytes, with the mark that shows a cut.
@@ -24,60 +20,6 @@ const MAX_MARKS: usize = 1000;
 const MAX_EXAMPLES: usize = 20;
 /// Maximum number of reasons that an answer has for one function, and of parts left out.
 const MAX_REASONS: usize = 20;
-
-/// A question that one end cannot encode or decode.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadQuestion {
-    /// The node got more candidates than it accepts.
-    #[error("there are too many candidates in one question")]
-    TooManyCandidates,
-    /// The control plane has more candidates than a node accepts.
-    #[error(
-        "a node takes at most {MAX_CANDIDATES} functions and {} MiB of programs at once, and there are {functions} and {bytes} bytes",
-        MAX_CANDIDATE_BYTES >> 20
-    )]
-    #[allow(missing_docs, reason = "the message names them")]
-    TooLarge { functions: usize, bytes: usize },
-    /// A candidate has a field or variant that this release does not know. The error names the
-    /// field.
-    #[error("a candidate cannot be read: {0}")]
-    Candidate(EncodingError),
-    /// A candidate cannot be encoded.
-    #[error(transparent)]
-    Encoding(EncodingError),
-    /// The question has an invalid function name.
-    #[error(transparent)]
-    Function(#[from] BadFunctionId),
-    /// The question has too many namespaces, or a position that no node answered.
-    #[error("the question has too many namespaces, or too long a position")]
-    ViewTooLarge,
-    /// A later release has this kind of question.
-    #[error("this release does not know the question")]
-    Unknown,
-}
-
-/// An answer that does not fit the question.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadAnswer {
-    /// A later release has this kind of answer.
-    #[error("the answer is of a kind that this release does not know")]
-    Unknown,
-    /// The answer has an invalid function name.
-    #[error(transparent)]
-    Function(#[from] BadFunctionId),
-    /// A time in the answer is not representable.
-    #[error("{0}")]
-    Time(String),
-    /// The answer is about a function that the question does not name.
-    #[error("it answered about {0}, which nobody asked about")]
-    OtherFunction(FunctionId),
-    /// The answer has more bytes than the question permits.
-    #[error("it answered more than it was asked for")]
-    TooLong,
-    /// The answer is of another kind than the question.
-    #[error("it answered something else")]
-    OtherKind,
-}
 
 /// A question to a node.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,6 +1,6 @@
 //! Views: rows of what a node knows, in JSON.
 
-use crate::question::{BadAnswer, BadQuestion};
+use crate::question_error::{BadAnswer, BadQuestion};
 use crate::v1;
 use std::collections::BTreeSet;
 
