@@ -87,7 +87,10 @@ pub(crate) fn apply(
         Ok(answer) => {
             print_changes(&answer);
             if wait.wait {
-                return views::wait(&Connection::to(server)?, &answer.functions, wait.timeout);
+                let applied = names(&request.apply)?.into_iter();
+                let applied = applied.filter(|name| matches!(&*name.kind, "Function" | "Job"));
+                let applied = applied.map(|name| format!("{}/{}", name.namespace, name.name)).collect();
+                return views::wait(&Connection::to(server)?, (&answer.functions, &applied), wait.timeout);
             }
             Ok(ExitCode::SUCCESS)
         }

@@ -47,8 +47,13 @@ pub(crate) fn explain(connection: &Connection, request_id: &str) -> Result<Vec<V
     Ok(page.rows)
 }
 
-/// Waits until functions and jobs are ready, or one has failed.
-pub(super) fn wait(connection: &Connection, names: &[String], timeout: Duration) -> Result<ExitCode> {
+/// Waits until functions and jobs are ready, or one has failed: those that were `applied`, and
+/// others that changed because of them.
+pub(super) fn wait(
+    connection: &Connection,
+    (changed, applied): (&[String], &BTreeSet<String>),
+    timeout: Duration,
+) -> Result<ExitCode> {
     let until = Instant::now() + timeout;
     let mut told = BTreeSet::new();
     loop {
@@ -56,10 +61,15 @@ pub(super) fn wait(connection: &Connection, names: &[String], timeout: Duration)
         let status: Value = connection.get("/v1/status")?;
         let jobs = status["jobs"].as_array().cloned().unwrap_or_default();
         let mut waiting = Vec::new();
-        for name in names {
+        for name in changed.iter().filter(|name| !applied.contains(*name)).chain(applied) {
             let function = page.rows.iter().find(|row| row["function"] == **name);
-            // A removed function has no row.
-            let Some(row) = function.or_else(|| jobs.iter().find(|row| row["job"] == **name)) else { continue };
+            let Some(row) = function.or_else(|| jobs.iter().find(|row| row["job"] == **name)) else {
+                // A removed function has no row, and the token may not know others.
+                if applied.contains(name) {
+                    waiting.push(format!("{name} is not listed yet"));
+                }
+                continue;
+            };
             let (state, reason) = (row["state"].as_str().unwrap_or_default(), row["reason"].as_str());
             let line = reason.map_or_else(|| format!("{name} {state}"), |reason| format!("{name} {state}: {reason}"));
             match state {
