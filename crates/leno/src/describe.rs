@@ -83,11 +83,11 @@ pub(crate) fn run(
     let mut selection = namespace.selection(source.namespace(), Some(name))?;
     let (state, listings) = kind.listings();
     let mut found = false;
-    if let Some(state) = state {
-        if let Some((columns, rows)) = rows(&source, state, &selection)? {
-            found = !rows.is_empty();
-            rows.iter().for_each(|row| print_state(columns, row));
-        }
+    if let Some(state) = state
+        && let Some((columns, rows)) = rows(&source, state, &selection)?
+    {
+        found = !rows.is_empty();
+        rows.iter().for_each(|row| print_state(columns, row));
     }
     if kind == Kind::Namespace {
         selection = Selection { namespace: selection.name, name: None };

@@ -468,7 +468,7 @@ async fn a_control_plane_does_not_lead_with_an_authority_that_is_not_the_meshs()
     assert!(error.contains("of this mesh") && error.contains("copy the file"), "{error}");
     let authority = Authority::new(&DOMAIN.parse().unwrap()).unwrap();
     let error = Control::new(authority, Store::open(&mesh.path("store")).unwrap(), Default::default()).unwrap_err();
-    assert!(error.to_string().contains("--ca"), "{error}");
+    assert!(error.to_string().contains("--authority"), "{error}");
     assert_eq!(open(&mesh.path("ca.pem"), false).unwrap().authority_status().phase, Some(Phase::Trust));
     // It succeeds if replacing the authority was requested.
     let replaced = open(&mesh.path("other.pem"), true).unwrap();

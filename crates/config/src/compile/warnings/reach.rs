@@ -232,8 +232,11 @@ impl<'m> Mesh<'m> {
             if self.admits(callee, called, Caller::Function(id)) {
                 continue;
             }
-            let another_tenants = root.origin() == Origin::Request && callee.namespace != id.namespace;
-            if !another_tenants && !self.reaching(callee, called).any(|caller| self.admits(callee, called, caller)) {
+            if root.origin() == Origin::Request && callee.namespace != id.namespace {
+                // A tenant must not learn which functions other namespaces have, and whom they admit.
+                continue;
+            }
+            if !self.reaching(callee, called).any(|caller| self.admits(callee, called, caller)) {
                 // The callee has a warning about all its callers.
                 continue;
             }
@@ -243,7 +246,7 @@ impl<'m> Mesh<'m> {
             let what = if position.is_some() { "calls" } else { "questions to the authorizer" };
             let refused = format!("{what} of `{id}` to `{callee}` are refused with 403");
             let own = short(id, &callee.namespace);
-            let nearest = self.nearest(callee, called, Caller::Function(id)).filter(|_| !another_tenants);
+            let nearest = self.nearest(callee, called, Caller::Function(id));
             let (message, fix) = match nearest {
                 None => {
                     let fix = format!("have the owner of `{callee}` add a rule with `from: [{{identities: [{own}]}}]`");

@@ -17,12 +17,10 @@ fn a_command_writes_to_its_volumes_and_nowhere_else() {
 
 #[test]
 fn a_job_writes_to_its_volumes() {
-    let job = format!(
-        "---\napiVersion: leno.dev/v1alpha1\nkind: Job\nmetadata: {{name: report, namespace: test}}\nspec:\n  \
-         command: [sh, -c, \"echo sum > /srv/out/report && cat /srv/out/report && touch /srv/other || echo closed\"]\n  \
-         workingDirectory: public\n  volumes: [{{path: /srv/out}}]\n"
-    );
-    let mesh = start("strict", &(intruder_function("") + &job));
+    let job = "---\napiVersion: leno.dev/v1alpha1\nkind: Job\nmetadata: {name: report, namespace: test}\nspec:\n  \
+               command: [sh, -c, \"echo sum > /srv/out/report && cat /srv/out/report && touch /srv/other || echo closed\"]\n  \
+               workingDirectory: public\n  volumes: [{path: /srv/out}]\n";
+    let mesh = start("strict", &(intruder_function("") + job));
     mesh.line("sum");
     mesh.line("closed");
 }
