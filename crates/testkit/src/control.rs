@@ -213,6 +213,11 @@ impl Control {
         )
     }
 
+    /// Whether it leads. One that follows answers reads as the leader does.
+    pub fn leads(&self) -> bool {
+        self.ready().is_some_and(|ready| ready.starts_with("leads"))
+    }
+
     pub fn ready(&self) -> Option<String> {
         let output = Command::new("curl")
             .args(["--silent", "--max-time", "10", "--noproxy", "*", "--cacert"])

@@ -64,6 +64,9 @@ impl Scene {
     fn leader(&self) -> usize {
         eventually("all nodes to be with one control plane", || {
             self.controls.iter().position(|control| {
+                if !control.leads() {
+                    return false;
+                }
                 let Some((200, listed)) = control.try_get("/v1/status") else { return false };
                 connected(&listed) == 4
             })
@@ -136,9 +139,7 @@ fn requests_go_on_whatever_fails_behind_them() {
     scene.nobody_notices("the leader hangs", |scene| {
         let leader = scene.leader();
         scene.controls[leader].pause();
-        eventually("the other one to lead", || {
-            scene.controls[1 - leader].try_get("/v1/status").filter(|(status, _)| *status == 200)
-        });
+        eventually("the other one to lead", || scene.controls[1 - leader].leads().then_some(()));
         scene.controls[1 - leader].eventually("changes to be taken", |control| {
             control.leno_with(&["apply", "-f", "-"], &echo_function("meanwhile", "")).status.success()
         });
@@ -147,9 +148,7 @@ fn requests_go_on_whatever_fails_behind_them() {
     scene.nobody_notices("the leader is killed and comes back", |scene| {
         let leader = scene.leader();
         scene.controls[leader].kill();
-        eventually("the other one to lead", || {
-            scene.controls[1 - leader].try_get("/v1/status").filter(|(status, _)| *status == 200)
-        });
+        eventually("the other one to lead", || scene.controls[1 - leader].leads().then_some(()));
         scene.controls[leader].start_again_following();
     });
     scene.nobody_notices("all nodes are cut off from the control planes", |scene| {

@@ -32,7 +32,7 @@ fn a_withdrawal_is_heard_though_the_leader_of_before_hangs() {
     eventually("an answer", || gateway.get("/").filter(|answer| answer.status == 200));
 
     first.pause();
-    eventually("the other one to lead", || second.try_get("/v1/status").filter(|(status, _)| *status == 200));
+    eventually("the other one to lead", || second.leads().then_some(()));
     let nobody = documents().replace("name: everything, action: allow", "name: nobody, action: deny");
     second.eventually("the withdrawal to be taken", |control| {
         control.leno_with(&["apply", "-f", "-"], &nobody).status.success()
