@@ -6,6 +6,7 @@
 mod admission;
 mod audit;
 mod authority;
+mod documents;
 mod error;
 mod expiry;
 mod forward;
@@ -25,6 +26,7 @@ mod worker;
 
 pub use admission::LARGEST_BODY;
 pub use audit::Lines;
+pub use documents::check;
 pub use expiry::watch as watch_expiry;
 pub use forward::Leader;
 pub use leading::{Leading, first_mesh};

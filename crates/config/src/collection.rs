@@ -6,10 +6,10 @@ use crate::document::{Metadata, PolicySpec};
 use crate::foreign::{ForeignDocument, ForeignKind};
 use crate::load::{self, AnyDocument, broken_document, parse};
 use crate::problem::{Origin, Problem};
-use crate::yaml::{self, Node};
+use crate::yaml::{self, Mark, Node};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -129,6 +129,33 @@ impl Document {
         problems.sort();
         problems.dedup();
         Err(problems)
+    }
+
+    /// Reads all documents of several texts, each with the name of its file.
+    ///
+    /// # Errors
+    /// As [`Document::read`], and a document that is in two texts.
+    pub fn read_all<'a>(texts: impl IntoIterator<Item = (&'a Path, &'a str)>) -> Result<Vec<Self>, Vec<Problem>> {
+        let (mut all, mut problems) = (Vec::new(), Vec::new());
+        let mut names: BTreeMap<DocumentId, String> = BTreeMap::new();
+        for (file, text) in texts {
+            let documents = Self::read(file, text).unwrap_or_else(|found| {
+                problems.extend(found);
+                Vec::new()
+            });
+            for document in documents {
+                let Mark { line, column } = document.parsed.node().mark;
+                if let Some(first) = names.get(&document.id) {
+                    let message = format!("{} is there twice, also in {first}", document.id);
+                    let problem = Problem::of_file(file, message, "keep one of the two");
+                    problems.push(Problem { line, column, ..problem });
+                    continue;
+                }
+                names.insert(document.id.clone(), format!("{}:{line}", file.display()));
+                all.push(document);
+            }
+        }
+        if problems.is_empty() { Ok(all) } else { Err(problems) }
     }
 
     /// Reads one document that was stored. Problems name the document, and lines of its text.

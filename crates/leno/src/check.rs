@@ -2,6 +2,7 @@
 
 use crate::component_cache;
 use crate::programs;
+use crate::remote;
 use crate::screen::shown;
 use crate::table;
 use anyhow::Result;
@@ -11,15 +12,34 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+/// The process that the documents are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Reader {
+    /// `leno up` on this machine, which reads files.
+    Up,
+    /// A control plane that gets them from `leno apply`, and has no other documents.
+    Control,
+}
+
 /// Prints the definitions of the documents, or every problem in them. `strict`: warnings are a
 /// failure too.
-pub(crate) fn run(path: &Path, strict: bool) -> Result<ExitCode> {
-    match Intake::new(Arc::new(component_cache::modules())).check(path, &Effort::unbounded()) {
-        Ok(snapshot) => {
+pub(crate) fn run(path: &Path, strict: bool, reader: Reader) -> Result<ExitCode> {
+    let intake = Intake::new(Arc::new(component_cache::modules()));
+    let checked = match reader {
+        Reader::Up => intake.check(path, &Effort::unbounded()).map(|snapshot| (snapshot.read(), snapshot)),
+        Reader::Control => remote::files_of(path).and_then(|files| {
+            let read = format!("read {} for a control plane", counted(files.len(), "file"));
+            Ok((read, leno_api::control::check(&intake, &files)?))
+        }),
+    };
+    match checked {
+        Ok((read, snapshot)) => {
             let mut warnings = snapshot.warnings().to_vec();
-            warnings.extend(programs::doubts(&snapshot));
+            if reader == Reader::Up {
+                warnings.extend(programs::doubts(&snapshot));
+            }
             warnings.sort();
-            println!("{}: {}", path.display(), snapshot.read());
+            println!("{}: {read}", path.display());
             print_imports(&snapshot);
             let rest = match warnings.len() {
                 0 => "all fine".to_owned(),

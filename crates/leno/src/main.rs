@@ -117,6 +117,9 @@ enum Command {
         /// End with 2 if there are warnings.
         #[arg(long)]
         strict: bool,
+        /// The process that the documents are for.
+        #[arg(long = "for", value_name = "READER", value_enum, default_value_t = check::Reader::Up)]
+        reader: check::Reader,
     },
     /// Write documents from a compose file, or from manifests of Kubernetes (Deployment,
     /// StatefulSet, Job, with Service, Ingress and ConfigMap), for your review.
@@ -148,8 +151,10 @@ enum Command {
         sources: remote::Sources,
         /// Only if the document has this version, which `leno get documents` lists; 0: only if it
         /// does not exist.
-        #[arg(long, value_name = "VERSION")]
+        #[arg(long, value_name = "VERSION", conflicts_with = "prune")]
         if_version: Option<u64>,
+        #[command(flatten)]
+        prune: remote::Prune,
         #[command(flatten)]
         dry_run: remote::DryRun,
         #[command(flatten)]
@@ -176,6 +181,8 @@ enum Command {
     Diff {
         #[command(flatten)]
         sources: remote::Sources,
+        #[command(flatten)]
+        prune: remote::Prune,
         #[command(flatten)]
         server: remote::Server,
     },
@@ -445,16 +452,16 @@ fn main() -> ExitCode {
         Command::Node { arguments, gateway } => start(&arguments, gateway),
         Command::Gateway(arguments) => start(&arguments, true),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
-        Command::Check { documents, strict } => check::run(documents.path(), strict),
+        Command::Check { documents, strict, reader } => check::run(documents.path(), strict, reader),
         Command::Import { path, file, output, namespace } => {
             import::run(&path.or(file).unwrap_or_default(), output.as_deref(), namespace.as_deref())
         }
         Command::Control(options) => harden::process(false).and_then(|()| control::run(&options)),
-        Command::Apply { sources, if_version, dry_run, wait, server } => {
-            remote::apply(&server, &sources, if_version, dry_run, wait)
+        Command::Apply { sources, if_version, prune, dry_run, wait, server } => {
+            remote::apply(&server, &sources, if_version, &prune, dry_run, wait)
         }
         Command::Delete { document, file, namespace, server } => remote::delete(&server, &document, &file, &namespace),
-        Command::Diff { sources, server } => remote::diff(&server, &sources),
+        Command::Diff { sources, prune, server } => remote::diff(&server, &sources, &prune),
         Command::Nodes { command, server } => remote::nodes(&server, &command),
         Command::Context { command } => remote::context(command),
         Command::Ca(command) => ca::run(command),

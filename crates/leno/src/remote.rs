@@ -4,6 +4,7 @@ mod authority;
 mod connection;
 mod context;
 mod contexts;
+mod prune;
 mod replay;
 mod token;
 mod views;
@@ -12,6 +13,7 @@ pub(crate) use authority::{Rotate, rotate, status as authority_status};
 pub(crate) use connection::Connection;
 pub(crate) use context::{NO_CONTROL_PLANE, Server};
 pub(crate) use contexts::{Command as ContextCommand, run as context};
+pub(crate) use prune::Prune;
 pub(crate) use token::{Token, token};
 pub(crate) use views::{explain, flows};
 
@@ -72,6 +74,7 @@ pub(crate) fn apply(
     server: &Server,
     sources: &Sources,
     version: Option<u64>,
+    prune: &Prune,
     dry_run: DryRun,
     wait: Wait,
 ) -> Result<ExitCode> {
@@ -82,7 +85,9 @@ pub(crate) fn apply(
         let [document] = &names[..] else { bail!("--if-version is for one document, and there are {}", names.len()) };
         request.expect = vec![ExpectedVersion { document: document.clone(), version }];
     }
-    match change(server, &request)? {
+    let connection = Connection::to(server)?;
+    prune.add_to(&mut request, &connection)?;
+    match change(&connection, &request)? {
         Ok(answer) if dry_run => replay::print(&answer, output),
         Ok(answer) => {
             print_changes(&answer);
@@ -90,7 +95,7 @@ pub(crate) fn apply(
                 let applied = names(&request.apply)?.into_iter();
                 let applied = applied.filter(|name| matches!(&*name.kind, "Function" | "Job"));
                 let applied = applied.map(|name| format!("{}/{}", name.namespace, name.name)).collect();
-                return views::wait(&Connection::to(server)?, (&answer.functions, &applied), wait.timeout);
+                return views::wait(&connection, (&answer.functions, &applied), wait.timeout);
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -112,13 +117,15 @@ pub(crate) fn delete(
         _ => bail!("give KIND and NAME (`leno delete Function demo/shop`), or -f PATH"),
     };
     let request = ChangeRequest { delete, ..ChangeRequest::default() };
-    Ok(change(server, &request)?.map_or_else(ExitCode::from, |answer| print_changes(&answer)))
+    Ok(change(&Connection::to(server)?, &request)?.map_or_else(ExitCode::from, |answer| print_changes(&answer)))
 }
 
 /// `leno diff`: ends with 1 if there is a difference.
-pub(crate) fn diff(server: &Server, sources: &Sources) -> Result<ExitCode> {
-    let request = ChangeRequest { apply: sources.read()?, dry_run: true, ..ChangeRequest::default() };
-    let answer = match change(server, &request)? {
+pub(crate) fn diff(server: &Server, sources: &Sources, prune: &Prune) -> Result<ExitCode> {
+    let mut request = ChangeRequest { apply: sources.read()?, dry_run: true, ..ChangeRequest::default() };
+    let connection = Connection::to(server)?;
+    prune.add_to(&mut request, &connection)?;
+    let answer = match change(&connection, &request)? {
         Ok(answer) => answer,
         Err(code) => return Ok(code.into()),
     };
@@ -139,8 +146,8 @@ pub(crate) fn diff(server: &Server, sources: &Sources) -> Result<ExitCode> {
 }
 
 /// Sends a change. If the documents have problems, prints them and returns the exit code.
-fn change(server: &Server, request: &ChangeRequest) -> Result<Result<ChangeAnswer, u8>> {
-    match Connection::to(server)?.post("/v1/changes", request) {
+fn change(connection: &Connection, request: &ChangeRequest) -> Result<Result<ChangeAnswer, u8>> {
+    match connection.post("/v1/changes", request) {
         Ok(answer) => Ok(Ok(answer)),
         Err(connection::Failure::Refused { refusal, .. }) if !refusal.problems.is_empty() => {
             for wrong in refusal.problems {
@@ -397,9 +404,7 @@ impl Sources {
                 files.push(File { name: "standard input".to_owned(), text });
                 continue;
             }
-            for (path, text) in leno_config::texts(path).map_err(told)? {
-                files.push(File { name: path.display().to_string(), text });
-            }
+            files.extend(files_of(path).map_err(told)?);
         }
         let bytes: usize = files.iter().map(|file| file.text.len()).sum();
         ensure!(
@@ -408,6 +413,12 @@ impl Sources {
         );
         Ok(files)
     }
+}
+
+/// The files of a path, as requests have them.
+pub(crate) fn files_of(path: &Path) -> Result<Vec<File>, Vec<Problem>> {
+    let texts = leno_config::texts(path)?;
+    Ok(texts.into_iter().map(|(path, text)| File { name: path.display().to_string(), text }).collect())
 }
 
 /// The names of all documents in these files.

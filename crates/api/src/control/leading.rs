@@ -7,6 +7,7 @@
 mod check;
 
 use super::audit;
+use super::documents::Documents;
 use super::error::ApiError;
 use super::queries;
 use super::quota::Namespaces;
@@ -17,7 +18,7 @@ use super::types::{Action, AuditChange, ChangeAnswer, ChangeRequest, NamespaceSt
 use super::worker::apart;
 use anyhow::{Context, Result};
 use arc_swap::ArcSwap;
-use check::{CheckedChange, Documents, Outcome, difference, in_order};
+use check::{CheckedChange, Outcome, difference, in_order};
 use leno_config::{Document, DocumentId, Effort, Problem, Snapshot};
 use leno_control::{Authorities, Control, Definitions, Status, Store, StoreError, Transaction};
 use leno_identity::{Authority, AuthorityFile, TrustDomain};

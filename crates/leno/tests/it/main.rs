@@ -14,6 +14,7 @@ mod components;
 mod connections;
 mod containers;
 mod direct;
+mod document_sets;
 mod egress;
 mod egress_nodes;
 mod ends;

@@ -1,5 +1,6 @@
 //! Checks of changes, without a lock and without a write.
 
+use super::super::documents::{self, Documents};
 use super::super::error::ApiError;
 use super::super::quota::Namespaces;
 use super::super::service::{DocumentEntry, Service};
@@ -11,13 +12,7 @@ use leno_control::{Definitions, PublishError};
 use leno_intake::{Intake, Resolution, Tags, UnresolvedTags};
 use leno_model::{CandidatePrograms, FunctionConfig, FunctionId};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
-/// Documents by name.
-pub(super) type Documents = BTreeMap<DocumentId, Document>;
-
-/// Longest name of a text. Problems and documents have copies of it.
-const LONGEST_NAME: usize = 1024;
 /// Most problems and warnings in a response.
 const MAX_PROBLEMS: usize = 500;
 
@@ -51,9 +46,7 @@ struct ProposedDocuments {
 
 /// The names of the request's texts, as problems contain them.
 pub(super) fn files(service: &Service, request: &ChangeRequest) -> Result<BTreeSet<String>, ApiError> {
-    if request.apply.iter().any(|file| file.name.len() > LONGEST_NAME) {
-        return Err(ApiError::Bad(format!("the name of a text has more than {LONGEST_NAME} bytes")));
-    }
+    documents::check_names(&request.apply)?;
     let mut files: BTreeSet<String> = request.apply.iter().map(|file| file.name.clone()).collect();
     // A problem of a stored document names the document. A text with such a name in the request
     // must not make these problems visible.
@@ -91,11 +84,8 @@ impl Leading {
     ) -> Result<Outcome, ApiError> {
         let ProposedDocuments { mut documents, mut actions, order } = given(service, base, caller, request)?;
         let ordered = in_order(&documents, &order, &service.state().entries.documents);
-        let snapshot = self.intake.check(&ordered[..], effort)?;
-        // This comes before functions get copies of the rules, which can be much larger than the
-        // documents.
-        let namespaces = Namespaces::of(&documents, &snapshot);
-        namespaces.check(&self.namespaces.load())?;
+        let before = self.namespaces.load();
+        let (snapshot, namespaces) = documents::compile(&self.intake, &documents, &ordered, &before, effort)?;
         let files = files(service, request)?;
         let warnings = warnings(&snapshot, &files, base.in_force.as_deref());
         let answer = ChangeAnswer {
@@ -199,26 +189,6 @@ fn changed(
     changed.collect()
 }
 
-/// The documents of the request.
-fn read(request: &ChangeRequest) -> Result<(Documents, BTreeMap<DocumentId, usize>), ApiError> {
-    let (mut given, mut order, mut problems) = (Documents::new(), BTreeMap::new(), Vec::new());
-    for file in &request.apply {
-        match Document::read(Path::new(&file.name), &file.text) {
-            Ok(documents) => {
-                for document in documents {
-                    let id = document.id().clone();
-                    order.insert(id.clone(), order.len());
-                    if given.insert(id.clone(), document).is_some() {
-                        return Err(ApiError::Bad(format!("{id} is there twice")));
-                    }
-                }
-            }
-            Err(found) => problems.extend(found),
-        }
-    }
-    if problems.is_empty() { Ok((given, order)) } else { Err(ApiError::Problems(problems)) }
-}
-
 /// The documents of the request together with all others, if the caller may change them.
 fn given(
     service: &Service,
@@ -226,7 +196,7 @@ fn given(
     caller: &Caller,
     request: &ChangeRequest,
 ) -> Result<ProposedDocuments, ApiError> {
-    let (given, mut order) = read(request)?;
+    let (given, mut order) = documents::read(&request.apply)?;
     let state = service.state();
     let version = |id: &DocumentId| state.entries.documents.get(id).map_or(0, |kept| kept.version);
     for expected in &request.expect {
