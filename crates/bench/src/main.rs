@@ -154,3 +154,22 @@ fn main() -> anyhow::Result<ExitCode> {
     };
     done.map(|()| ExitCode::SUCCESS)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leno_testkit::documentation::{commands, simple_commands};
+
+    #[test]
+    fn every_command_line_of_the_documentation_is_accepted() {
+        for block in commands().0 {
+            for words in block.lines.iter().flat_map(|line| simple_commands(line)) {
+                if words[0].ends_with("/leno-bench")
+                    && let Err(error) = Arguments::try_parse_from(&words)
+                {
+                    assert!(!error.use_stderr(), "{}:{}: {error}", block.page, block.line);
+                }
+            }
+        }
+    }
+}

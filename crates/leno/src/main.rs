@@ -14,6 +14,8 @@ mod columns;
 mod component_cache;
 mod control;
 mod describe;
+#[cfg(test)]
+mod documentation;
 mod explain;
 mod harden;
 mod hot_restart;

@@ -4,6 +4,7 @@
 
 pub mod cluster;
 pub mod control;
+pub mod documentation;
 mod etcd;
 mod eventually;
 mod http;

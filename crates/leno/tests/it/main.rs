@@ -15,6 +15,7 @@ mod connections;
 mod containers;
 mod direct;
 mod document_sets;
+mod documentation;
 mod egress;
 mod egress_nodes;
 mod ends;
