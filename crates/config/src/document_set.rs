@@ -125,6 +125,13 @@ impl Snapshot {
     }
 }
 
+/// Paths in these documents of requests that every control plane refuses, whatever documents it has.
+pub fn path_problems(documents: &[Document]) -> Vec<Problem> {
+    let mut problems = Snapshot::of_documents(documents).err().unwrap_or_default();
+    problems.retain(Problem::is_of_a_request_path);
+    problems
+}
+
 /// Loads the documents of a path, as [`DocumentSet::of_path`] reads them. Documents of other projects
 /// are refused: `leno_translate::load` translates them.
 ///

@@ -29,6 +29,18 @@ pub struct Problem {
 
 impl Problem {
     /// An error of a file as a whole.
+    /// The fix of a relative path in a document of a request.
+    pub(crate) const IN_NO_FOLDER: &str =
+        "expected an absolute path: a document that comes in a request is in no folder";
+    /// The message about a file that the compiler would have to read for a document of a request.
+    pub(crate) const READS_NO_FILES: &str = "the control plane reads no files for documents that come in a request";
+
+    /// Whether it is about a path that has a meaning in documents that are files, and none in those
+    /// of requests.
+    pub(crate) fn is_of_a_request_path(&self) -> bool {
+        self.fix == Self::IN_NO_FOLDER || self.message == Self::READS_NO_FILES
+    }
+
     pub(crate) fn of_file(file: &Path, message: impl Into<String>, fix: impl Into<String>) -> Self {
         let field = String::new();
         Self { file: file.to_owned(), line: 0, column: 0, field, message: message.into(), fix: fix.into() }

@@ -2,7 +2,7 @@
 
 use crate::component_cache;
 use crate::programs;
-use crate::remote;
+use crate::remote::SelfContained;
 use crate::screen::shown;
 use crate::table;
 use anyhow::Result;
@@ -27,9 +27,10 @@ pub(crate) fn run(path: &Path, strict: bool, reader: Reader) -> Result<ExitCode>
     let intake = Intake::new(Arc::new(component_cache::modules()));
     let checked = match reader {
         Reader::Up => intake.check(path, &Effort::unbounded()).map(|snapshot| (snapshot.read(), snapshot)),
-        Reader::Control => remote::files_of(path).and_then(|files| {
-            let read = format!("read {} for a control plane", counted(files.len(), "file"));
-            Ok((read, leno_api::control::check(&intake, &files)?))
+        Reader::Control => SelfContained::of_path(path).and_then(|documents| {
+            documents.print_inlined();
+            let read = format!("read {} for a control plane", counted(documents.files.len(), "file"));
+            Ok((read, leno_api::control::check(&intake, &documents.files)?))
         }),
     };
     match checked {

@@ -6,6 +6,7 @@ mod context;
 mod contexts;
 mod prune;
 mod replay;
+mod sources;
 mod token;
 mod views;
 
@@ -14,10 +15,11 @@ pub(crate) use connection::Connection;
 pub(crate) use context::{NO_CONTROL_PLANE, Server};
 pub(crate) use contexts::{Command as ContextCommand, run as context};
 pub(crate) use prune::Prune;
+pub(crate) use sources::{SelfContained, Sources};
 pub(crate) use token::{Token, token};
 pub(crate) use views::{explain, flows};
 
-use crate::check::counted;
+use crate::check::{counted, report};
 use crate::columns;
 use crate::listing::{Form, print_rows};
 use crate::names::NamespaceOptions;
@@ -26,24 +28,16 @@ use crate::screen::shown;
 use crate::table::{Column, Show};
 use anyhow::{Context, Result, bail, ensure};
 use leno_api::control::types::{
-    Action, AuditChange, AuditEntry, ChangeAnswer, ChangeRequest, CordonRequest, Documents, ExpectedVersion, File,
-    Name, NamespaceStatus, StoredDocument, Wrong,
+    Action, AuditChange, AuditEntry, ChangeAnswer, ChangeRequest, CordonRequest, Documents, ExpectedVersion, Name,
+    NamespaceStatus, StoredDocument, Wrong,
 };
 use leno_config::{DocumentId, Problem};
 use serde_json::Value;
 use similar::TextDiff;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use sources::names;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-
-/// The documents of a command.
-#[derive(clap::Args)]
-pub(crate) struct Sources {
-    /// A YAML or JSON file, a folder of them, or `-` for standard input.
-    #[arg(short, long = "file", value_name = "PATH", required = true)]
-    file: Vec<PathBuf>,
-}
 
 /// Whether to only try the documents, and the format of the result.
 #[derive(Clone, Copy, clap::Args)]
@@ -79,7 +73,16 @@ pub(crate) fn apply(
     wait: Wait,
 ) -> Result<ExitCode> {
     let DryRun { dry_run, output } = dry_run;
-    let mut request = ChangeRequest { apply: sources.read()?, dry_run, replay: dry_run, ..ChangeRequest::default() };
+    let documents = match sources.read()? {
+        Ok(documents) => documents,
+        Err(problems) => return Ok(refuse(&problems)),
+    };
+    match output {
+        replay::Form::Json => documents.inlined.iter().for_each(|line| eprintln!("{}", shown(line))),
+        replay::Form::Table => documents.print_inlined(),
+    }
+    let apply = documents.files;
+    let mut request = ChangeRequest { apply, dry_run, replay: dry_run, ..ChangeRequest::default() };
     if let Some(version) = version {
         let names = names(&request.apply)?;
         let [document] = &names[..] else { bail!("--if-version is for one document, and there are {}", names.len()) };
@@ -113,7 +116,7 @@ pub(crate) fn delete(
     let target = server.required()?;
     let delete = match (document, file) {
         ([kind, name], []) => vec![named(kind, name, namespace, target.namespace.as_deref())?],
-        ([], [_, ..]) => names(&Sources { file: file.to_vec() }.read()?)?,
+        ([], [_, ..]) => sources::names_in(file)?,
         _ => bail!("give KIND and NAME (`leno delete Function demo/shop`), or -f PATH"),
     };
     let request = ChangeRequest { delete, ..ChangeRequest::default() };
@@ -122,7 +125,12 @@ pub(crate) fn delete(
 
 /// `leno diff`: ends with 1 if there is a difference.
 pub(crate) fn diff(server: &Server, sources: &Sources, prune: &Prune) -> Result<ExitCode> {
-    let mut request = ChangeRequest { apply: sources.read()?, dry_run: true, ..ChangeRequest::default() };
+    let documents = match sources.read()? {
+        Ok(documents) => documents,
+        Err(problems) => return Ok(refuse(&problems)),
+    };
+    documents.print_inlined();
+    let mut request = ChangeRequest { apply: documents.files, dry_run: true, ..ChangeRequest::default() };
     let connection = Connection::to(server)?;
     prune.add_to(&mut request, &connection)?;
     let answer = match change(&connection, &request)? {
@@ -143,6 +151,13 @@ pub(crate) fn diff(server: &Server, sources: &Sources, prune: &Prune) -> Result<
     println!("{} would have another configuration", counted(answer.functions.len(), "function"));
     answer.functions.iter().for_each(|function| println!("  {}", shown(function)));
     Ok(if differs { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Says why documents are not sent.
+fn refuse(problems: &[Problem]) -> ExitCode {
+    report(problems);
+    eprintln!("leno: nothing was sent");
+    ExitCode::from(2)
 }
 
 /// Sends a change. If the documents have problems, prints them and returns the exit code.
@@ -392,48 +407,6 @@ fn named(kind: &str, name: &str, namespace: &NamespaceOptions, of_context: Optio
         (selection.namespace.unwrap_or_else(|| "default".to_owned()), selection.name.unwrap_or_default());
     let namespace = if DocumentId::is_of_the_mesh(kind) { "" } else { checked(&namespace)? };
     Ok(Name { kind: kind.to_owned(), namespace: namespace.to_owned(), name: checked(&name)?.to_owned() })
-}
-
-impl Sources {
-    fn read(&self) -> Result<Vec<File>> {
-        let mut files = Vec::new();
-        for path in &self.file {
-            if path == Path::new("-") {
-                let mut text = String::new();
-                std::io::stdin().read_to_string(&mut text).context("standard input is no text")?;
-                files.push(File { name: "standard input".to_owned(), text });
-                continue;
-            }
-            files.extend(files_of(path).map_err(told)?);
-        }
-        let bytes: usize = files.iter().map(|file| file.text.len()).sum();
-        ensure!(
-            bytes < leno_api::control::LARGEST_BODY,
-            "{bytes} bytes are too much for one request; apply them in parts"
-        );
-        Ok(files)
-    }
-}
-
-/// The files of a path, as requests have them.
-pub(crate) fn files_of(path: &Path) -> Result<Vec<File>, Vec<Problem>> {
-    let texts = leno_config::texts(path)?;
-    Ok(texts.into_iter().map(|(path, text)| File { name: path.display().to_string(), text }).collect())
-}
-
-/// The names of all documents in these files.
-fn names(files: &[File]) -> Result<Vec<Name>> {
-    let mut names = Vec::new();
-    for file in files {
-        let documents = leno_config::Document::read(Path::new(&file.name), &file.text).map_err(told)?;
-        names.extend(documents.iter().map(|document| Name::from(document.id())));
-    }
-    Ok(names)
-}
-
-fn told(problems: Vec<Problem>) -> anyhow::Error {
-    let lines: Vec<String> = problems.iter().map(|problem| shown(&problem.to_string()).into_owned()).collect();
-    anyhow::anyhow!("{}", lines.join("\n"))
 }
 
 /// `leno nodes …`

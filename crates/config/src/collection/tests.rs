@@ -77,10 +77,10 @@ fn documents_of_requests_have_no_file_read_and_no_folder() {
     assert_eq!(problems(&function("command: [\"true\"], workingDirectory: /srv")), "");
     assert!(problems(&function("command: [\"true\"], workingDirectory: app")).contains("expected an absolute path"));
     let component = problems(&function("wasm: {path: /etc/passwd}"));
-    assert!(component.contains("no files are read"), "{component}");
+    assert!(component.contains("reads no files"), "{component}");
     let issuer = "{functions: [f], authentication: {issuers: [{issuer: \"https://i\", audiences: [a], jwks: {file: /etc/passwd}}]}}";
     let keys = problems(&format!("{}---\n{}", function("command: [\"true\"]"), policy(issuer)));
-    assert!(keys.contains("no files are read"), "{keys}");
+    assert!(keys.contains("reads no files"), "{keys}");
     assert!(!format!("{component}{keys}").contains("root:"), "nothing of the file is told");
 }
 

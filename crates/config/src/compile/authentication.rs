@@ -194,14 +194,14 @@ fn jwks(context: &Context<'_>, scope: &Scope<'_>, jwks: &Jwks, issuer: usize, po
 
 /// Why a file has no key set.
 #[derive(Debug, thiserror::Error)]
-enum FileError {
+pub(crate) enum FileError {
     #[error(transparent)]
     Read(#[from] std::io::Error),
     #[error(transparent)]
     Json(#[from] serde_json::Error),
 }
 
-fn read(path: &std::path::Path) -> Result<serde_json::Value, FileError> {
+pub(crate) fn read(path: &std::path::Path) -> Result<serde_json::Value, FileError> {
     let text = leno_files::read(path, &FileAccess::Any, LARGEST_KEY_SET)?;
     Ok(serde_json::from_slice(&text)?)
 }

@@ -2,7 +2,7 @@
 
 use super::{Context, fields, process};
 use crate::document::{Volume, VolumeAccess};
-use crate::problem::{Origin, Scope};
+use crate::problem::{Origin, Problem, Scope};
 use leno_model::size::Size;
 use leno_model::{Isolation, PersistentVolume, Pull};
 use std::collections::BTreeSet;
@@ -114,7 +114,7 @@ fn image(scope: &Scope<'_>, text: &str) -> String {
         }
         if scope.origin() == Origin::Request && !what.contains('@') {
             let fix = format!("add the digest of the image: `{kind}{path}@sha256:…`");
-            scope.problem("the control plane reads no files for documents that come in a request", fix);
+            scope.problem(Problem::READS_NO_FILES, fix);
         }
         let path = fields::relative(scope, Path::new(path));
         if path.to_str().is_none_or(|path| path.contains([':', '@']) || path.contains(char::is_whitespace)) {

@@ -4,7 +4,7 @@ use super::Context;
 use crate::document::Metadata;
 use crate::duration::Duration;
 use crate::nearest::nearest;
-use crate::problem::{Origin, Scope};
+use crate::problem::{Origin, Problem, Scope};
 use leno_model::FunctionId;
 use leno_model::function_id::is_label;
 use std::collections::BTreeMap;
@@ -200,8 +200,7 @@ pub(super) fn relative(scope: &Scope<'_>, path: &Path) -> PathBuf {
         // The default of an omitted path is `.`. A request's document is in no folder, so its path
         // is `/`, for which jails have an empty folder.
         if path != Path::new(".") && !path.is_absolute() {
-            let fix = "expected an absolute path: a document that comes in a request is in no folder";
-            scope.problem(format!("{} is a relative path", path.display()), fix);
+            scope.problem(format!("{} is a relative path", path.display()), Problem::IN_NO_FOLDER);
         }
         return Path::new("/").join(path).components().collect();
     }
@@ -241,7 +240,7 @@ pub(super) fn file(context: &std::cell::RefCell<Vec<PathBuf>>, scope: &Scope<'_>
 pub(super) fn is_read(scope: &Scope<'_>, fix: &str) -> bool {
     let read = scope.origin() == Origin::File;
     if !read {
-        scope.problem("no files are read for documents that come in a request", fix);
+        scope.problem(Problem::READS_NO_FILES, fix);
     }
     read
 }

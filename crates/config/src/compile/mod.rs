@@ -41,6 +41,7 @@ pub(crate) mod text;
 mod warnings;
 mod wasm;
 
+pub(crate) use self::authentication::read as read_key_set;
 pub(crate) use self::process::words;
 use crate::document;
 use crate::effort::Effort;

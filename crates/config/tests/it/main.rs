@@ -3,6 +3,7 @@
 mod compile;
 mod extensions;
 mod hostile;
+mod inline;
 mod jwks;
 mod mistakes;
 mod refused;

@@ -1,6 +1,7 @@
 //! `--prune`: the stored documents that a set of documents has no more.
 
-use super::{Connection, checked, names};
+use super::sources::names;
+use super::{Connection, checked};
 use anyhow::{Result, ensure};
 use leno_api::control::types::{ChangeRequest, Documents, ExpectedVersion, Name};
 use std::collections::BTreeSet;

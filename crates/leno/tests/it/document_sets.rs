@@ -2,6 +2,8 @@
 //! and refuses to send.
 
 use leno_testkit::control::{Control, function, policy, text};
+use leno_testkit::keys::TokenKey;
+use serde_json::json;
 use std::fs;
 use std::process::Output;
 
@@ -129,17 +131,30 @@ fn a_check_for_a_control_plane_says_what_one_refuses() {
     for line in [
         "set/a.yaml:4:45 spec.workingDirectory: app is a relative path; expected an absolute path",
         "spec.image: the control plane reads no files for documents that come in a request; add the digest",
-        "spec.wasm.path: no files are read for documents that come in a request; expected `url` with `sha256`",
+        "spec.wasm.path: the control plane reads no files for documents that come in a request; expected `url` with `sha256`",
         "spec.listeners.adminToken: admin.token is a relative path",
         "set/b.yaml:6:1: there is another Mesh document, in set/b.yaml:1",
     ] {
         assert!(said.contains(line), "{line}\n{said}");
     }
     // A control plane without documents refuses the same in the same words.
-    let refused = control.leno(&["apply", "-f", "set"]);
-    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
-    for line in said.lines().filter(|line| !line.starts_with("leno: ")) {
-        assert!(errors(&refused).contains(line), "{line}\n{refused:?}");
+    let file = |name: &str| json!({ "name": name, "text": fs::read_to_string(control.path(name)).unwrap() });
+    let request = json!({ "apply": [file("set/a.yaml"), file("set/b.yaml")] });
+    let (status, refusal) = control.post(&control.token(), "/v1/changes", &request);
+    let problems = refusal["problems"].as_array().unwrap();
+    assert_eq!((status, problems.len()), (422, said.lines().count() - 1), "{refusal}\n{said}");
+    for (problem, line) in problems.iter().zip(said.lines()) {
+        let text = |field: &str| problem[field].as_str().unwrap();
+        let place = format!("{}:{}:{}", text("file"), problem["line"], problem["column"]);
+        let [field, message, fix] = ["field", "message", "fix"].map(text);
+        assert!([&place, field, message, fix].iter().all(|part| line.contains(part)), "{line}\n{problem}");
+    }
+    // `leno apply` does not send such paths.
+    for command in ["apply", "diff"] {
+        let refused = control.leno(&[command, "-f", "set"]);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        assert!(errors(&refused).ends_with("leno: 5 problems\nleno: nothing was sent\n"), "{refused:?}");
+        assert!(said.lines().take(5).all(|line| errors(&refused).contains(line)), "{refused:?}");
     }
     assert!(names(&control).is_empty());
 
@@ -165,4 +180,51 @@ fn a_check_for_a_control_plane_says_what_one_refuses() {
     assert!(fine.status.success(), "{fine:?}");
     assert!(text(&fine).contains("set: read 1 file for a control plane"), "{fine:?}");
     assert!(control.leno(&["apply", "-f", "set"]).status.success());
+}
+
+#[test]
+fn key_sets_in_files_are_sent_in_the_documents() {
+    let control = with_redb();
+    fs::create_dir_all(control.path("set/keys")).unwrap();
+    let (shop, key) = (function("shop", "a"), TokenKey::default().jwk());
+    let rules = |path: &str| {
+        let spec = format!(
+            "{{functions: [shop], authentication: {{issuers: [{{issuer: \"https://login.example\", audiences: [shop], \
+             jwks: {{file: {path}}}}}]}}}}"
+        );
+        format!("apiVersion: leno.dev/v1alpha1\nkind: Policy\nmetadata: {{name: users, namespace: a}}\nspec: {spec}\n")
+    };
+    let documents = format!("{shop}---\n{}", rules("keys/login.json"));
+    control.write("set/all.yaml", &documents);
+    control.write("set/keys/login.json", &serde_json::to_string_pretty(&json!({ "keys": [key] })).unwrap());
+
+    // The same set is for a node and for a control plane.
+    assert!(control.leno(&["check", "set"]).status.success());
+    let line = "set/all.yaml:9 spec.authentication.issuers[0].jwks.file: inlined set/keys/login.json\n";
+    for (arguments, code) in
+        [(&["check", "--for", "control", "set"][..], 0), (&["diff", "-f", "set"], 1), (&["apply", "-f", "set"], 0)]
+    {
+        let done = control.leno(arguments);
+        assert_eq!(done.status.code(), Some(code), "{done:?}");
+        assert!(text(&done).contains(line), "{done:?}");
+    }
+    let stored = control.leno(&["get", "documents", "policy", "a/users", "-o", "yaml"]);
+    assert!(text(&stored).contains(&format!("jwks: {{inline: {}}}", json!({ "keys": [key] }))), "{stored:?}");
+    assert!(text(&control.leno(&["apply", "-f", "set"])).ends_with("nothing changed\n"));
+    // The format for programs stays whole.
+    let tried = control.leno(&["apply", "--dry-run", "-o", "json", "-f", "set"]);
+    assert!(serde_json::from_slice::<serde_json::Value>(&tried.stdout).is_ok(), "{tried:?}");
+    assert!(errors(&tried).contains(line), "{tried:?}");
+
+    // What cannot be in a document stays on this machine.
+    let private = json!({ "keys": [{ "kty": "OKP", "crv": "Ed25519", "x": key["x"], "d": "c2VjcmV0" }] });
+    control.write("set/keys/login.json", &private.to_string());
+    let refused = control.leno(&["apply", "-f", "set"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let expected = "set/keys/login.json: keys[0]: the key has the private member `d`";
+    assert!(errors(&refused).contains(expected) && errors(&refused).contains("nothing was sent"), "{refused:?}");
+    fs::remove_file(control.path("set/keys/login.json")).unwrap();
+    assert!(errors(&control.leno(&["apply", "-f", "set"])).contains("set/keys/login.json: No such file"));
+    let from_input = control.leno_with(&["apply", "-f", "-"], &rules("keys/login.json"));
+    assert!(errors(&from_input).contains("give the documents as a file (`-f FILE`)"), "{from_input:?}");
 }
