@@ -9,6 +9,7 @@ use crate::view::{self, real};
 use crate::wire::{MOST_DESCRIPTORS, Task};
 use leno_files::FileAccess;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -54,6 +55,7 @@ pub fn examine(program: Program) -> Vec<String> {
         }
         match task(Program { access: FileAccess::Any, ..program }) {
             Ok((task, mut lacks)) => {
+                lacks.extend(missing_script(&task));
                 lacks.extend(hidden(&task));
                 lacks
             }
@@ -62,6 +64,21 @@ pub fn examine(program: Program) -> Vec<String> {
     };
     // The thread that takes the rights ends with them.
     std::thread::spawn(examine).join().unwrap_or_default()
+}
+
+/// The script that an interpreter is told to run, if there is none.
+fn missing_script(task: &Task) -> Option<String> {
+    const SCRIPTS: [&str; 12] = ["cjs", "jar", "js", "lua", "mjs", "php", "pl", "py", "r", "rb", "sh", "ts"];
+    let mut arguments = task.argv.iter().skip(1).map(String::as_str);
+    let script = match arguments.next()? {
+        "-jar" => arguments.next()?,
+        first => first,
+    };
+    let extension = Path::new(script).extension().and_then(OsStr::to_str)?;
+    let found = fs::symlink_metadata(task.directory.join(script));
+    let is_missing = found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    (SCRIPTS.contains(&extension) && !script.starts_with('-') && is_missing)
+        .then(|| format!("there is no file `{script}` in {}", task.directory.display()))
 }
 
 /// Paths of the machine in the arguments and the environment that the jail does not show.

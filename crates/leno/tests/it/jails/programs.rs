@@ -210,7 +210,8 @@ fn what_a_jail_cannot_show_is_told_by_check_and_at_start() {
     let shell = format!("exec {inside} -m http.server");
     let documents = function("venv", &[&inside, "-m", "http.server"], SPEC)
         + &function("shell", &["sh", "-c", &shell], SPEC)
-        + &function("missing", &["sh", "-c", "no-such-program --port $PORT"], SPEC);
+        + &function("missing", &["sh", "-c", "no-such-program --port $PORT"], SPEC)
+        + &function("script", &["python3", "no-such-script.py"], SPEC);
     let mut mesh = start("strict", &documents);
     let mut expected =
         vec![("missing", "the shell cannot run `no-such-program`: `no-such-program` is in no folder of PATH")];
@@ -224,6 +225,7 @@ fn what_a_jail_cannot_show_is_told_by_check_and_at_start() {
         ));
     }
     let checked = text(&mesh.leno(&["check", mesh.folder.path().to_str().unwrap()]));
+    assert!(checked.contains("there is no file `no-such-script.py` in "), "{checked}");
     for (name, reason) in &expected {
         assert_eq!(status(&mesh, name), 503, "{name}");
         let told = |line: &String| line.contains(&format!("test/{name}")) && line.contains(reason);
