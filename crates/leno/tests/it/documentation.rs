@@ -2,6 +2,7 @@
 
 use leno_testkit::documentation::{Block, commands, repository};
 use leno_testkit::{Process, eventually, leno_program};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -14,7 +15,7 @@ fn block(page: &str, first: &str) -> Vec<String> {
     found.unwrap_or_else(|| panic!("{page} has a block that starts with {first}")).lines
 }
 
-/// A set of namespaces: network, host name, and layers over `/etc`, `/var/lib` and `/run`, so that
+/// A set of namespaces: network, host name, and layers over `/etc`, `/usr/bin`, `/var/lib` and `/run`, so that
 /// commands change nothing of the machine of the test.
 struct Machine {
     holder: Process,
@@ -24,30 +25,32 @@ struct Machine {
 impl Machine {
     fn start(name: &str) -> Self {
         const LAYERS: &str = "set -e; mount -t tmpfs layers $0/layers; hostname $1; ip link set lo up
-            for folder in etc var/lib run; do
+            for folder in etc usr/bin var/lib run; do
                 mkdir -p $0/layers/$folder/upper $0/layers/$folder/work
                 mount -t overlay layers -o lowerdir=/$folder,upperdir=$0/layers/$folder/upper,workdir=$0/layers/$folder/work /$folder
             done
-            rm -rf /run/leno /var/lib/leno /etc/leno; echo started; exec sleep infinity";
+            rm -rf /run/leno /var/lib/leno /etc/leno; install -m 0755 $2 /usr/bin/leno; echo started; exec sleep infinity";
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("layers")).unwrap();
         let mut unshare = Command::new("unshare");
-        unshare.args(["--net", "--mount", "--uts", "sh", "-c", LAYERS]).arg(folder.path()).arg(name);
+        unshare
+            .args(["--net", "--mount", "--uts", "sh", "-c", LAYERS])
+            .arg(folder.path())
+            .arg(name)
+            .arg(leno_program());
         let mut holder = Process::spawn(&mut unshare).unwrap();
         holder.wait_until("its namespaces", |holder| holder.output().contains("started"));
         Self { holder, folder }
     }
 
     fn command(&self, line: &str, directory: &Path) -> Command {
-        let program = leno_program();
-        let path = format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
         let mut command = Command::new("nsenter");
         command.args(["-t", &self.holder.pid().to_string(), "--net", "--mount", "--uts", "sh", "-c"]);
         command.arg(format!("cd {} && {line}", directory.display())).stdin(Stdio::null());
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("LENO_")) {
             command.env_remove(name);
         }
-        command.env("PATH", path).env("HOME", self.folder.path());
+        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", self.folder.path());
         command
     }
 
@@ -64,6 +67,18 @@ impl Machine {
         let mut process = Process::spawn(&mut self.command(&format!("exec {line}"), directory)).unwrap();
         process.wait_until(says, |process| process.output().contains(says));
         process
+    }
+}
+
+/// `leno upgrade` leaves processes without a parent in the test.
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let host = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/uts")).ok();
+        let (own, holder) = (host(self.holder.pid()), self.holder.pid());
+        let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+        for pid in all.filter(|&pid: &u32| pid != holder && own.is_some() && host(pid) == own) {
+            let _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL);
+        }
     }
 }
 
@@ -185,7 +200,38 @@ fn many_nodes() {
     eventually("an answer through the gateway", || {
         run("curl -s -o answer -w '%{http_code}' http://10.0.0.3/ || true") == "200"
     });
+    fs::copy(leno_program(), folder.path().join("leno-new")).unwrap();
+    for (machine, page) in [(node, "docs/nodes.md"), (gateway, "docs/operations/upgrade.md")] {
+        for line in block(page, "cp leno-new") {
+            machine.run(&line, folder.path());
+        }
+    }
+    eventually("an answer after the upgrades", || {
+        run("curl -s -o answer -w '%{http_code}' http://10.0.0.3/ || true") == "200"
+    });
     while let Some(server) = servers.pop() {
         drop(server); // nodes before their control plane
     }
+}
+
+#[test]
+fn the_admin_listener() {
+    let (machine, folder) = (Machine::start("admin"), shop());
+    let run = |line: &str| machine.run(line, folder.path());
+    let _up = machine.begin("leno up examples/shop", folder.path(), "ready: 2 functions");
+    let allowed = run("curl -si http://127.0.0.1:8080/items/3");
+    run("curl -s -X POST http://127.0.0.1:8080/items/3");
+    let lines = block("docs/admin.md", "leno get instances");
+    let [instances, explain, last, logs, denied, flows, metrics] = &*lines else { panic!("{lines:?}") };
+    assert!(run(instances).contains("shop"));
+    assert!(run(&explain.replace("4bf92f35", &request_id(&allowed)[..8])).contains("allowed"));
+    assert!(run(last).contains("denied"));
+    machine.begin(logs, folder.path(), "GET /items/3");
+    let mut denied = machine.begin(denied, folder.path(), "");
+    denied.wait_until("a flow", |denied| {
+        run("curl -s -X POST http://127.0.0.1:8080/items/3");
+        denied.output().contains("POST")
+    });
+    assert!(run(flows).contains("[stock/authorization/shop]"));
+    assert!(run(metrics).contains("istio_requests"));
 }
