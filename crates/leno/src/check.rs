@@ -1,12 +1,13 @@
 //! `leno check`: finds all problems that `leno up` would refuse, without starting anything.
 
 use crate::component_cache;
+use crate::problems::{counted, report};
 use crate::programs;
 use crate::remote::SelfContained;
 use crate::screen::shown;
 use crate::table;
 use anyhow::Result;
-use leno_config::{Effort, Problem, Snapshot, TranslationRow};
+use leno_config::{Effort, Snapshot, TranslationRow};
 use leno_intake::Intake;
 use std::path::Path;
 use std::process::ExitCode;
@@ -71,17 +72,4 @@ fn print_imports(snapshot: &Snapshot) {
     };
     let rows: Vec<Vec<String>> = std::iter::once(heading).chain(snapshot.translations().iter().map(row)).collect();
     table::print(&rows);
-}
-
-/// One line for each problem, on standard error.
-pub(crate) fn report(problems: &[Problem]) {
-    for problem in problems {
-        eprintln!("{}", shown(&problem.to_string()));
-    }
-    eprintln!("leno: {}", counted(problems.len(), "problem"));
-}
-
-/// `1 problem`, `2 problems`
-pub(crate) fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

@@ -50,7 +50,7 @@ pub(crate) fn run(file: &Path, output: Option<&Path>, namespace: Option<&str>) -
     let Import { documents, notes } = match imported {
         Ok(import) => import,
         Err(problems) => {
-            crate::check::report(&problems);
+            crate::problems::report(&problems);
             return Ok(ExitCode::from(2));
         }
     };

@@ -28,6 +28,7 @@ mod node;
 mod notify;
 mod observe;
 mod private_file;
+mod problems;
 mod programs;
 mod quantity;
 mod remote;

@@ -19,10 +19,10 @@ pub(crate) use sources::{SelfContained, Sources};
 pub(crate) use token::{Token, token};
 pub(crate) use views::{explain, flows};
 
-use crate::check::{counted, report};
 use crate::columns;
 use crate::listing::{Form, print_rows};
 use crate::names::NamespaceOptions;
+use crate::problems::{counted, report};
 use crate::quantity;
 use crate::screen::shown;
 use crate::table::{Column, Show};

@@ -2,12 +2,12 @@
 
 use crate::Guards;
 use crate::allocator;
-use crate::check;
 use crate::component_cache;
 use crate::control::data_folder;
 use crate::harden;
 use crate::jails;
 use crate::notify;
+use crate::problems;
 use crate::signals::Stop;
 use crate::telemetry;
 use anyhow::{Context, Result};
@@ -55,7 +55,7 @@ pub(crate) fn run(
     let snapshot = match intake.check(path, &Effort::unbounded()) {
         Ok(snapshot) => snapshot,
         Err(problems) => {
-            check::report(&problems);
+            problems::report(&problems);
             return Ok(ExitCode::from(2));
         }
     };
@@ -105,7 +105,7 @@ async fn up(
     match published {
         Ok(_) => {}
         Err(IntakeError::Images(problems)) => {
-            check::report(&problems);
+            problems::report(&problems);
             return Ok(ExitCode::from(2));
         }
         Err(IntakeError::Publish(error)) => return Err(error.into()),
@@ -285,7 +285,10 @@ fn refused(problems: &[Problem]) {
     for problem in problems {
         tracing::error!("{problem}");
     }
-    tracing::error!("the change is refused ({}); what was in force goes on", check::counted(problems.len(), "problem"));
+    tracing::error!(
+        "the change is refused ({}); what was in force goes on",
+        problems::counted(problems.len(), "problem")
+    );
 }
 
 /// Logs the warnings that the documents did not have before the change. Lines and numbers of rules

@@ -2,7 +2,7 @@
 //! differently.
 
 use super::warn;
-use crate::check::counted;
+use crate::problems::counted;
 use crate::screen::{shown, shown_json};
 use crate::table::{self, Column, Show};
 use anyhow::Result;
