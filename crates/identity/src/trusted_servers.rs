@@ -34,6 +34,11 @@ impl TrustedServers {
         self.authorities.add_parsable_certificates(certificates);
     }
 
+    /// Trusts one server: the one that shows this certificate.
+    pub fn add_server(&mut self, certificate: CertificateDer<'static>) {
+        self.servers.push(certificate);
+    }
+
     /// Trusts the certificates of a file.
     ///
     /// # Errors

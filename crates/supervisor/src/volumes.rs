@@ -95,7 +95,7 @@ pub enum VolumeError {
     Unknown(String),
     /// A bound of the namespace is reached.
     #[error(
-        "the volume `{name}` is not made: {bound}; delete another with `leno delete-volume`, or raise `{field}` in the quota"
+        "the volume `{name}` is refused: {bound}; delete another with `leno delete-volume`, or raise `{field}` in the quota"
     )]
     Bound {
         /// Namespace and name.
@@ -141,9 +141,10 @@ impl VolumeStore {
         DirBuilder::new().recursive(true).mode(0o700).create(&namespace).map_err(failed)?;
         let _turn = locked(&namespace.join(".lock"), FlockOperation::LockExclusive).map_err(failed)?;
         let folder = namespace.join(request.name);
-        if !folder.exists() {
-            self.admit(request, &name)?;
-            DirBuilder::new().mode(0o700).create(&folder).map_err(failed)?;
+        // A volume that grows takes bytes as a new one does.
+        if !folder.exists() || size_of(&folder) < request.size {
+            admit(&namespace, request, &name)?;
+            DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
         }
         let operation = match request.shared {
             true => FlockOperation::NonBlockingLockShared,
@@ -170,23 +171,6 @@ impl VolumeStore {
             }
         }
         Ok(VolumeLease { data, unbounded, _lock: lock })
-    }
-
-    /// Whether the namespace may have another volume of this size.
-    fn admit(&self, request: &VolumeRequest<'_>, name: &str) -> Result<(), VolumeError> {
-        let there: Vec<u64> = folders(&self.folder.join(request.namespace)).map(|folder| size_of(&folder)).collect();
-        let refuse = |bound, field| Err(VolumeError::Bound { name: name.to_owned(), bound, field });
-        if there.len() >= request.bounds.count as usize {
-            let bound = format!("the namespace has {} volumes on this node, the most that it may have", there.len());
-            return refuse(bound, "volumes");
-        }
-        let bytes = there.iter().copied().fold(request.size, u64::saturating_add);
-        if bytes > request.bounds.bytes {
-            let [all, most] = [bytes, request.bounds.bytes].map(leno_model::size::Size);
-            let bound = format!("the volumes of the namespace would hold {all} on this node, and may hold {most}");
-            return refuse(bound, "volumeBytes");
-        }
-        Ok(())
     }
 
     /// All volumes, in the order of their names. Blocks.
@@ -224,6 +208,24 @@ impl VolumeStore {
     }
 }
 
+/// Whether the namespace in this folder may have the volume with this size, beside its others.
+fn admit(namespace: &Path, request: &VolumeRequest<'_>, name: &str) -> Result<(), VolumeError> {
+    let others = folders(namespace).filter(|folder| !folder.ends_with(request.name));
+    let others: Vec<u64> = others.map(|folder| size_of(&folder)).collect();
+    let refuse = |bound, field| Err(VolumeError::Bound { name: name.to_owned(), bound, field });
+    if others.len() >= request.bounds.count as usize {
+        let bound = format!("the namespace has {} volumes on this node, the most that it may have", others.len());
+        return refuse(bound, "volumes");
+    }
+    let bytes = others.iter().copied().fold(request.size, u64::saturating_add);
+    if bytes > request.bounds.bytes {
+        let [all, most] = [bytes, request.bounds.bytes].map(leno_model::size::Size);
+        let bound = format!("the volumes of the namespace would hold {all} on this node, and may hold {most}");
+        return refuse(bound, "volumeBytes");
+    }
+    Ok(())
+}
+
 /// The folders in a folder, apart from hidden ones.
 fn folders(of: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(of).into_iter().flatten().flatten();
@@ -241,7 +243,10 @@ fn status(namespace: &Path, folder: PathBuf) -> VolumeStatus {
     let mounted = is_mounted(&folder).unwrap_or(false);
     let used = statvfs(folder.join("fs")).ok().filter(|_| mounted);
     let used = used.map(|there| (there.f_blocks - there.f_bfree) * there.f_frsize);
-    let in_use = locked(&folder.join("lock"), FlockOperation::NonBlockingLockExclusive).is_err();
+    // An instance that opens the volume has the turn, and must not find this lock.
+    let try_lock = |path: &Path| locked(path, FlockOperation::NonBlockingLockExclusive);
+    let turn = try_lock(&namespace.join(".lock"));
+    let in_use = turn.is_err() || try_lock(&folder.join("lock")).is_err();
     VolumeStatus {
         volume: format!("{}/{}", name(namespace), name(&folder)),
         size: size_of(&folder),
@@ -421,7 +426,10 @@ mod tests {
         let _first = store.open(&request("one", 20 << 20, false)).unwrap();
         let refused = store.open(&request("large", 90 << 20, false)).unwrap_err();
         assert!(refused.to_string().contains("would hold 110Mi on this node, and may hold 100Mi"), "{refused}");
-        let _second = store.open(&request("two", 20 << 20, false)).unwrap();
+        let second = store.open(&request("two", 20 << 20, false)).unwrap();
+        drop(second);
+        let refused = store.open(&request("two", 90 << 20, false)).unwrap_err();
+        assert!(refused.to_string().contains("would hold 110Mi"), "a volume that grows is counted: {refused}");
         let refused = store.open(&request("three", 20 << 20, false)).unwrap_err();
         assert!(refused.to_string().contains("has 2 volumes on this node"), "{refused}");
     }

@@ -12,15 +12,13 @@ use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
+use leno_identity::TrustedServers;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use tokio_rustls::rustls::{self, CertificateError, ClientConfig, DigitallySignedStruct, SignatureScheme};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 
 /// Marks a forwarded request, which is not forwarded again.
 const FORWARDED: HeaderName = HeaderName::from_static("leno-forwarded");
@@ -59,12 +57,10 @@ async fn ask(url: &str, certificate: Vec<u8>, path: &Uri, authorization: Option<
     let leader: Uri = url.parse().context("its address is no URL")?;
     let host = leader.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
     let authority = leader.authority().map(ToString::to_string).unwrap_or_default();
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Pinned { certificate, provider }))
-        .with_no_client_auth();
+    // Only the leader can have the store name it.
+    let mut trusted = TrustedServers::default();
+    trusted.add_server(CertificateDer::from(certificate));
+    let config = trusted.client_config()?.with_no_client_auth();
     let stream = TcpStream::connect((host.as_str(), leader.port_u16().unwrap_or(443))).await?;
     let stream = TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(host)?, stream).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
@@ -85,50 +81,4 @@ async fn ask(url: &str, certificate: Vec<u8>, path: &Uri, authorization: Option<
         }
     }
     Ok(answer)
-}
-
-/// Accepts exactly the certificate that the store names. Only the leader can write it there.
-#[derive(Debug)]
-struct Pinned {
-    certificate: Vec<u8>,
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for Pinned {
-    fn verify_server_cert(
-        &self,
-        leaf: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _ocsp: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        if leaf.as_ref() == self.certificate {
-            Ok(ServerCertVerified::assertion())
-        } else {
-            Err(CertificateError::ApplicationVerificationFailure.into())
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        leaf: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, leaf, signature, &self.provider.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        leaf: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, leaf, signature, &self.provider.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
 }
