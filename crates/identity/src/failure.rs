@@ -7,7 +7,7 @@ use std::error::Error;
 use std::io;
 
 /// The reason of a failed handshake anywhere among the causes of an error; `None`: TLS is not the
-/// reason. The TLS library writes most reasons as the names of its own types.
+/// reason. The TLS library writes most reasons as names of its types.
 pub fn handshake_failure(error: &(dyn Error + 'static)) -> Option<String> {
     let mut cause = Some(error);
     while let Some(error) = cause {

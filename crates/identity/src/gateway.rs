@@ -64,7 +64,7 @@ impl ServerCertificates {
             files.into_iter().map(|files| ServerCertificate::read(files).map(Arc::new)).collect();
         let certificates = Arc::new(Self(ArcSwap::from_pointee(read?)));
         let watched = Arc::downgrade(&certificates);
-        // A file system that hangs keeps nobody but this thread waiting.
+        // If the file system hangs, only this thread waits.
         thread::Builder::new()
             .name("certificates".to_owned())
             .spawn(move || watch(&watched))

@@ -93,7 +93,11 @@ impl Service {
             });
         }
         let name = if view == View::Explanation { "recorded_by" } else { "node" };
-        while let Some(Ok((node, answer))) = asking.join_next().await {
+        while let Some(asked) = asking.join_next().await {
+            let Ok((node, answer)) = asked else {
+                page.missing.push("a node: the question to it failed in the control plane".to_owned());
+                continue;
+            };
             let rows = match answer {
                 Ok(Answer::View(rows)) => rows,
                 answer => {

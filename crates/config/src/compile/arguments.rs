@@ -25,8 +25,8 @@ pub(super) struct Arguments<'a> {
 }
 
 impl Arguments<'_> {
-    /// Reports references that stay as they are, although somebody expects a value. `scope` is the
-    /// `spec`.
+    /// Reports references that the node does not replace, although the document expects a value.
+    /// `scope` is the `spec`.
     pub(super) fn doubts(&self, context: &Context<'_>, scope: &Scope<'_>) {
         let known = self.known();
         for (field, list) in [("command", self.command), ("args", self.args)] {

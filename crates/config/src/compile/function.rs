@@ -80,7 +80,7 @@ pub(super) fn function(
 
 /// Why only one instance of a function can run at a time on a node.
 pub(super) enum Sole {
-    /// Its port is fixed, and instances have no networks of their own.
+    /// Its port is fixed, and all instances share the network of the node.
     Port,
     /// It has a volume that one instance may have at a time.
     Volume(String),

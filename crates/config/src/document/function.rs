@@ -75,7 +75,7 @@ pub struct FunctionSpec {
     /// Instances that another system runs.
     pub external: Option<ExternalInstances>,
     /// Working directory of the command, relative to the document's folder. Without it: that
-    /// folder; of a document that was applied to a control plane, an empty folder of its own. With
+    /// folder; of a document that was applied to a control plane, an empty folder. With
     /// an `image`: an absolute path in it, instead of its `WorkingDir`.
     pub working_directory: Option<PathBuf>,
     /// Environment variables, as text; numbers and `true` are taken as written. A command gets none

@@ -73,7 +73,7 @@ pub struct JobSpec {
     #[serde(default)]
     pub pull: Pull,
     /// Working directory of the command, relative to the document's folder. Without it: that
-    /// folder; of a document that was applied to a control plane, an empty folder of its own. With
+    /// folder; of a document that was applied to a control plane, an empty folder. With
     /// an `image`: an absolute path in it, instead of its `WorkingDir`.
     #[serde(default)]
     pub working_directory: Option<PathBuf>,

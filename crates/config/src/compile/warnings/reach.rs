@@ -233,7 +233,7 @@ impl<'m> Mesh<'m> {
                 continue;
             }
             if root.origin() == Origin::Request && callee.namespace != id.namespace {
-                // A tenant must not learn which functions other namespaces have, and whom they admit.
+                // A tenant must not learn the functions of other namespaces, or the callers that they admit.
                 continue;
             }
             if !self.reaching(callee, called).any(|caller| self.admits(callee, called, caller)) {
