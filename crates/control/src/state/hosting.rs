@@ -247,7 +247,8 @@ impl Hosting {
         Effect::moved(adopted).into_iter().collect()
     }
 
-    /// Ends the wait for nodes of an earlier process to reconnect.
+    /// Ends the wait for nodes of an earlier process to reconnect, as far as functions are
+    /// concerned. Jobs may wait longer ([`Jobs::stop_awaiting`]).
     pub(super) fn stop_awaiting(&mut self, compiled: &CompiledDefinitions) -> Vec<Effect> {
         self.awaited.clear();
         let mut effects = Vec::new();
@@ -258,7 +259,6 @@ impl Hosting {
             self.abandoned.extend(waited.iter().cloned());
             effects.extend(Effect::moved(waited));
         }
-        self.jobs.stop_awaiting();
         effects.push(Effect::PlaceJobs);
         effects
     }

@@ -12,8 +12,8 @@ use crate::definitions::{CompiledDefinitions, Function};
 use crate::job::{JobDefinition, JobEvent, JobStatus, Outcome};
 use crate::scheduler::Scheduler;
 use leno_model::FunctionId;
-use leno_wire::{JobReport, JobState};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use leno_wire::{JobReport, JobState, Placement};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::mem;
 use std::sync::Arc;
 
@@ -28,6 +28,12 @@ pub(super) struct Jobs {
     /// outcomes of jobs. A store that several control planes share has no definitions, so outcomes
     /// are known before the jobs.
     earlier: BTreeMap<FunctionId, Option<Outcome>>,
+    /// Jobs that an earlier process published. A node that has not reconnected yet may be running
+    /// one of them, also after it was redefined or removed here. Empty when the wait has ended.
+    unconfirmed: BTreeSet<FunctionId>,
+    /// Nodes that an earlier process knew and that have not reconnected yet, with the placement
+    /// that they had then: it decides which jobs they may be running.
+    awaited: BTreeMap<Arc<str>, Placement>,
 }
 
 struct Job {
@@ -36,15 +42,12 @@ struct Job {
     node: Option<Arc<str>>,
     report: JobReport,
     events: VecDeque<JobEvent>,
-    /// The job is older than this process, so a node that has not reconnected yet may be running
-    /// it.
-    awaited: bool,
 }
 
 impl Job {
     fn new(definition: JobDefinition, node: Option<Arc<str>>) -> Self {
         let report = JobReport::pending(&definition.run);
-        Self { definition, node, report, events: VecDeque::new(), awaited: false }
+        Self { definition, node, report, events: VecDeque::new() }
     }
 
     fn has_ended(&self) -> bool {
@@ -109,12 +112,23 @@ impl Jobs {
             (id, outcome)
         };
         self.earlier = published.map(with_outcome).collect();
+        self.unconfirmed = self.earlier.keys().cloned().collect();
     }
 
+    /// Waits for a node that an earlier process knew.
+    pub(super) fn await_node(&mut self, name: Arc<str>, placement: Placement) {
+        self.awaited.insert(name, placement);
+    }
+
+    /// A node has reconnected, or its membership has ended.
+    pub(super) fn stop_awaiting_node(&mut self, name: &str) {
+        self.awaited.remove(name);
+    }
+
+    /// Ends the wait for all nodes.
     pub(super) fn stop_awaiting(&mut self) {
-        for job in self.defined.values_mut() {
-            job.awaited = false;
-        }
+        self.awaited.clear();
+        self.unconfirmed.clear();
     }
 
     /// Replaces the definitions of all jobs.
@@ -139,7 +153,6 @@ impl Jobs {
             before => {
                 let node = before.and_then(|job| job.node.clone());
                 let mut job = Job::new(definition.clone(), node);
-                job.awaited = earlier.is_some();
                 if let Some(Outcome { node, report }) = earlier.flatten()
                     && report.run == definition.run
                 {
@@ -183,8 +196,7 @@ impl Jobs {
         scheduler: &mut Scheduler,
     ) -> Option<Arc<str>> {
         let job = self.defined.get(id)?;
-        let missing = |node: &Node| node.may_run(id) && node.last_session == 0;
-        if job.awaited && nodes.all.values().any(missing) {
+        if job.node.is_none() && self.may_run_unseen(id, nodes) {
             return None;
         }
         let able = nodes.all.iter().filter(|(_, node)| node.present && node.admission.placement.hosts(id));
@@ -198,6 +210,13 @@ impl Jobs {
         })
     }
 
+    /// Whether a node that has not reconnected yet may be running the job.
+    fn may_run_unseen(&self, id: &FunctionId, nodes: &Nodes) -> bool {
+        let missing = |node: &Node| node.may_run(id) && node.last_session == 0;
+        let could_run = |placement: &Placement| placement.hosts(id) || *placement == Placement::Scheduled;
+        self.unconfirmed.contains(id) && (self.awaited.values().any(could_run) || nodes.all.values().any(missing))
+    }
+
     fn count_on(&self, name: &str) -> usize {
         self.defined.keys().filter(|id| self.node_of(id).as_deref() == Some(name)).count()
     }
@@ -209,7 +228,8 @@ impl Jobs {
         for (id, report) in reports {
             if let Some(job) = self.defined.get_mut(id)
                 && job.node.is_none()
-                && job.definition.run == report.run
+                // A redefined job goes to the node of its previous run, which ends that first.
+                && (job.definition.run == report.run || self.unconfirmed.contains(id))
             {
                 job.node = Some(name.clone());
                 assigned.push(id.clone());

@@ -54,12 +54,24 @@ impl State {
     /// Waits for these nodes, which an earlier process knew, before their functions are placed on
     /// other nodes.
     pub(crate) fn await_nodes(&mut self, names: impl IntoIterator<Item = Arc<str>>) {
-        self.hosting.awaited.extend(names);
+        for name in names {
+            if let Some(node) = self.nodes.all.get(&name) {
+                self.hosting.jobs.await_node(name.clone(), node.admission.placement.clone());
+            }
+            self.hosting.awaited.insert(name);
+        }
         self.hosting.awaiting |= !self.hosting.awaited.is_empty();
     }
 
     /// Ends the wait for nodes of an earlier process to reconnect.
     pub(crate) fn stop_awaiting(&mut self) {
+        self.hosting.jobs.stop_awaiting();
+        self.stop_awaiting_functions();
+    }
+
+    /// The same for functions only. A second instance of a function does no harm, a second run of a
+    /// job does.
+    fn stop_awaiting_functions(&mut self) {
         let effects = self.hosting.stop_awaiting(&self.catalog.compiled);
         self.carry_out(effects);
     }
@@ -128,7 +140,8 @@ impl State {
         self.carry_out(effects);
         // Other nodes may still have its endpoints. They must not keep them until the wait for
         // nodes ends, or until another node has the functions.
-        self.stop_awaiting();
+        self.hosting.jobs.stop_awaiting_node(&name);
+        self.stop_awaiting_functions();
         let abandoned = mem::take(&mut self.hosting.abandoned);
         self.announce_endpoints(&abandoned);
         self.carry_out([Effect::PlaceJobs]);
@@ -216,10 +229,11 @@ impl State {
             affected.extend(node.hosted.iter().cloned());
         }
         let assigned = self.hosting.jobs.assign_reported(&name, &jobs);
+        self.hosting.jobs.stop_awaiting_node(&name);
         self.carry_out(assigned.into_iter().map(|id| Effect::Rehost(vec![id])));
         self.announce_endpoints(&affected);
         if self.hosting.awaited.remove(&name) && self.hosting.awaited.is_empty() {
-            self.stop_awaiting();
+            self.stop_awaiting_functions();
         }
         self.carry_out([Effect::PlaceJobs]);
         Some(number)

@@ -2,6 +2,7 @@
 //! that it should have.
 
 mod egress;
+mod jobs;
 mod machines;
 mod removals;
 mod scheduled;
