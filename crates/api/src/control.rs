@@ -32,7 +32,7 @@ pub use forward::Leader;
 pub use leading::{Leading, first_mesh};
 pub use server::serve;
 pub use service::Service;
-pub use tls::{Certificate, make_folder};
+pub use tls::{ApiCertificate, Certificate, make_folder};
 pub use views::ViewPage;
 
 #[cfg(test)]

@@ -169,6 +169,11 @@ fn stamps(files: &CertificateFiles) -> [Stamp; 2] {
 }
 
 impl ServerCertificate {
+    /// The certificate itself, in DER, without those between it and its authority.
+    pub fn leaf(&self) -> &[u8] {
+        self.certified.end_entity_cert().map_or(&[], |leaf| leaf)
+    }
+
     fn left(&self) -> Duration {
         Duration::from_secs(self.not_after.as_secs().saturating_sub(UnixTime::now().as_secs()))
     }

@@ -13,7 +13,7 @@ use crate::notify;
 use crate::signals::Stop;
 use crate::telemetry;
 use anyhow::{Context, Result, ensure};
-use leno_api::control::{self as api, Leading, Lines, Service};
+use leno_api::control::{self as api, ApiCertificate, Leading, Lines, Service};
 use leno_control::{Backend, Control, Etcd, EtcdOptions, Redb, Term};
 use rustix::process::geteuid;
 use std::net::SocketAddr;
@@ -119,11 +119,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     api::make_folder(&data)?;
     let address = options.api.ip().to_string();
     let certificate = options.certificate.certificate();
-    let (tls, made) = certificate.config(&data, &address)?;
+    let (tls, certificate, made) = certificate.config(&data, &address)?;
     let lines = options.audit.as_deref().map(Lines::open).transpose()?;
     // The lock lasts as long as the process.
     let member = if options.etcd.is_empty() { None } else { Member::of(&data)? };
-    let backend = backend(options, &data, member.as_ref(), certificate.leaf(&data))?;
+    let named = certificate.leaf();
+    let backend = backend(options, &data, member.as_ref(), named.clone())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("leno-control")
@@ -139,8 +140,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         };
         tracing::info!("API       {url}{}", made.map(|ca| format!(" (--ca {})", ca.display())).unwrap_or_default());
         tracing::info!("store     {}", backend.name());
-        let service = Service::new(backend, lines, certificate.ends(&data));
+        let service = Service::new(backend, lines, certificate.clone());
         tokio::spawn(api::watch_expiry(service.clone()));
+        tokio::spawn(name_certificate(service.clone(), certificate, named));
         tokio::spawn(api::serve(service.clone(), listener, tls));
         let first_token = options.first_token.clone().unwrap_or_else(|| data.join("admin.token"));
         while let Some(term) = follow(&service, &url, &mut stop).await {
@@ -176,12 +178,7 @@ pub(crate) fn data_folder() -> Result<PathBuf> {
     Ok(state.join("leno"))
 }
 
-fn backend(
-    options: &Options,
-    data: &Path,
-    member: Option<&Member>,
-    certificate: Option<Vec<u8>>,
-) -> Result<Arc<dyn Backend>> {
+fn backend(options: &Options, data: &Path, member: Option<&Member>, certificate: Vec<u8>) -> Result<Arc<dyn Backend>> {
     if options.etcd.is_empty() {
         let path = options.store.clone().unwrap_or_else(|| data.join("control.redb"));
         return Ok(Arc::new(Redb::open(&path)?));
@@ -201,10 +198,26 @@ fn backend(
         prefix: options.etcd_prefix.clone(),
         ca: read(&options.etcd_ca)?,
         identity,
-        certificate,
+        certificate: Some(certificate),
         member: member.map(|member| member.name.clone()),
         lease: Duration::from_secs(options.etcd_lease),
     })?))
+}
+
+/// Keeps the store's record of the API's certificate current: control planes that follow accept no
+/// other one from the leader.
+async fn name_certificate(service: Arc<Service>, certificate: ApiCertificate, mut named: Vec<u8>) {
+    loop {
+        sleep(CAMPAIGN).await;
+        let leaf = certificate.leaf();
+        if leaf == named {
+            continue;
+        }
+        match block_in_place(|| service.backend.set_certificate(&leaf)) {
+            Ok(()) => named = leaf,
+            Err(error) => tracing::warn!(%error, "other control planes do not know the new certificate of the API yet"),
+        }
+    }
 }
 
 /// Follows until this control plane can lead. `None`: the process shall end.

@@ -25,7 +25,7 @@ pub async fn watch(service: Arc<Service>) {
 }
 
 fn of_the_api(service: &Service) -> Option<String> {
-    let left = service.api_certificate_ends?.saturating_sub(now().as_secs());
+    let left = service.api_certificate.ends().saturating_sub(now().as_secs());
     (left < ALARM.as_secs()).then(|| match left / 86_400 {
         0 if left == 0 => "the certificate of the API has expired".to_owned(),
         days => format!("the certificate of the API expires in {days} days"),
@@ -74,13 +74,8 @@ pub(super) fn metrics(service: &Service) -> String {
         let help = "Certificates on nodes that were not renewed although half of their lifetime has passed";
         add("leno_control_certificates_overdue", help, overdue);
     }
-    if let Some(ends) = service.api_certificate_ends {
-        add(
-            "leno_control_api_cert_expiry_seconds",
-            "Seconds until the certificate of the API expires",
-            end(ends) - now,
-        );
-    }
+    let help = "Seconds until the certificate of the API expires";
+    add("leno_control_api_cert_expiry_seconds", help, end(service.api_certificate.ends()) - now);
     if let Some(unacknowledged) = unacknowledged {
         registry.register_collector(Box::new(unacknowledged));
     }

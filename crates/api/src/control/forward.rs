@@ -13,17 +13,23 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use leno_identity::TrustedServers;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 
 /// Marks a forwarded request, which is not forwarded again.
 const FORWARDED: HeaderName = HeaderName::from_static("leno-forwarded");
 /// Timeout of the leader's answer.
 const LONGEST: Duration = Duration::from_secs(50);
+/// Attempts while the leader shows another certificate than the store names, and the pause between
+/// them.
+const ATTEMPTS: u32 = 8;
+const PAUSE: Duration = Duration::from_millis(500);
 /// Maximum size of the leader's answer, in bytes.
 const LARGEST: usize = 64 << 20;
 
@@ -44,13 +50,29 @@ pub(super) async fn answer(State(service): State<Arc<Service>>, request: Request
     if response.status() != StatusCode::MISDIRECTED_REQUEST || !is_read {
         return response;
     }
-    let leader = service.state().leader.clone();
-    let Some(Leader { url, certificate: Some(certificate) }) = leader else { return response };
-    match timeout(LONGEST, ask(&url, certificate, &uri, authorization)).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => ApiError::Unavailable(format!("the leader {url} cannot be asked: {error:#}")).into_response(),
-        Err(_) => ApiError::Unavailable(format!("the leader {url} did not answer within {LONGEST:?}")).into_response(),
+    for attempt in 1.. {
+        let leader = service.state().leader.clone();
+        let Some(Leader { url, certificate: Some(certificate) }) = leader else { return response };
+        let error = match timeout(LONGEST, ask(&url, certificate, &uri, authorization.clone())).await {
+            Ok(Ok(answer)) => return answer,
+            // A leader shows a renewed certificate a moment before the store has it.
+            Ok(Err(error)) if attempt < ATTEMPTS && has_other_certificate(&error) => {
+                sleep(PAUSE).await;
+                continue;
+            }
+            Ok(Err(error)) => format!("the leader {url} cannot be asked: {error:#}"),
+            Err(_) => format!("the leader {url} did not answer within {LONGEST:?}"),
+        };
+        return ApiError::Unavailable(error).into_response();
     }
+    response
+}
+
+/// Whether the leader has shown another certificate than the store names, so that it has not
+/// received the request.
+fn has_other_certificate(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    matches!(error.and_then(|error| error.downcast_ref()), Some(rustls::Error::InvalidCertificate(_)))
 }
 
 async fn ask(url: &str, certificate: Vec<u8>, path: &Uri, authorization: Option<HeaderValue>) -> Result<Response> {

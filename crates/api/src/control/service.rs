@@ -4,6 +4,7 @@ use super::audit::{self, Lines};
 use super::error::ApiError;
 use super::forward::Leader;
 use super::leading::Leading;
+use super::tls::ApiCertificate;
 use super::tokens::{self, Caller, Token};
 use super::types::{
     Action, AuditChange, AuditEntry, Documents, NewToken, Role, StoredDocument, TokenInfo, TokenRequest, Wrong,
@@ -33,8 +34,8 @@ pub struct Service {
     /// The store.
     pub backend: Arc<dyn Backend>,
     pub(crate) lines: Option<Lines>,
-    /// The expiry of the API's certificate, in seconds since 1970.
-    pub api_certificate_ends: Option<u64>,
+    /// The certificate of the API.
+    pub api_certificate: ApiCertificate,
     pub(crate) statuses: Statuses,
     state: RwLock<State>,
 }
@@ -148,11 +149,10 @@ pub struct DocumentValue {
 }
 
 impl Service {
-    /// A service of this store, with a file for the audit log. `api_certificate_ends` is the expiry
-    /// of the API's certificate, in seconds since 1970.
-    pub fn new(backend: Arc<dyn Backend>, lines: Option<Lines>, api_certificate_ends: Option<u64>) -> Arc<Self> {
+    /// A service of this store, with a file for the audit log.
+    pub fn new(backend: Arc<dyn Backend>, lines: Option<Lines>, api_certificate: ApiCertificate) -> Arc<Self> {
         let (statuses, state) = Default::default();
-        Arc::new(Self { backend, lines, api_certificate_ends, statuses, state })
+        Arc::new(Self { backend, lines, api_certificate, statuses, state })
     }
 
     /// No caller holds the lock across an await.

@@ -1,7 +1,7 @@
 //! TLS of the API, with the operator's certificate or a self-signed one.
 
 use anyhow::{Context, Result};
-use leno_identity::{ServerCertificates, gateway_server_config, not_after};
+use leno_identity::{ServerCertificates, gateway_server_config};
 use leno_model::CertificateFiles;
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair};
 use std::fs::{DirBuilder, OpenOptions};
@@ -10,8 +10,6 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::pki_types::CertificateDer;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
 
 /// The certificate of the API.
 pub enum Certificate {
@@ -22,11 +20,14 @@ pub enum Certificate {
 }
 
 impl Certificate {
-    /// The configuration of a server at this address, and the self-signed certificate, which
-    /// clients must trust.
-    pub fn config(&self, data: &Path, address: &str) -> Result<(Arc<ServerConfig>, Option<PathBuf>)> {
+    /// The configuration of a server at this address, the certificate that it shows, and the file
+    /// of a self-signed one, which clients must trust.
+    pub fn config(&self, data: &Path, address: &str) -> Result<(Arc<ServerConfig>, ApiCertificate, Option<PathBuf>)> {
         let further = match self {
-            Self::Files(certificate, key) => return Ok((server_config(certificate, key)?, None)),
+            Self::Files(certificate, key) => {
+                let (config, shown) = server_config(certificate, key)?;
+                return Ok((config, shown, None));
+            }
             Self::SelfSigned(names) => names,
         };
         let (certificate, key) = (data.join("api.pem"), data.join("api.key"));
@@ -36,35 +37,31 @@ impl Certificate {
             names.dedup();
             make(&names, &certificate, &key).context("no certificate for the API could be made")?;
         }
-        Ok((server_config(&certificate, &key)?, Some(certificate)))
-    }
-
-    /// The certificate of the API itself, in DER; `None`: it cannot be read.
-    pub fn leaf(&self, data: &Path) -> Option<Vec<u8>> {
-        let text = self.text(data)?;
-        let leaf = CertificateDer::pem_slice_iter(&text).next()?.ok()?;
-        Some(leaf.to_vec())
-    }
-
-    fn text(&self, data: &Path) -> Option<Vec<u8>> {
-        let path = match self {
-            Self::Files(certificate, _) => certificate.clone(),
-            Self::SelfSigned(_) => data.join("api.pem"),
-        };
-        std::fs::read(path).ok()
-    }
-
-    /// The certificate's expiry, in seconds since 1970; `None`: unknown.
-    pub fn ends(&self, data: &Path) -> Option<u64> {
-        let text = self.text(data)?;
-        let chain = CertificateDer::pem_slice_iter(&text).map_while(Result::ok);
-        chain.filter_map(|certificate| not_after(&certificate)).map(|end| end.as_secs()).min()
+        let (config, shown) = server_config(&certificate, &key)?;
+        Ok((config, shown, Some(certificate)))
     }
 }
 
-fn server_config(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>> {
+/// The certificate that the API shows. It is read again when its files change.
+#[derive(Clone, Debug)]
+pub struct ApiCertificate(Arc<ServerCertificates>);
+
+impl ApiCertificate {
+    /// The certificate itself, in DER.
+    pub fn leaf(&self) -> Vec<u8> {
+        self.0.list().first().map(|certificate| certificate.leaf().to_vec()).unwrap_or_default()
+    }
+
+    /// When the first certificate of its chain expires, in seconds since 1970.
+    pub(super) fn ends(&self) -> u64 {
+        self.0.list().first().map_or(0, |certificate| certificate.not_after.as_secs())
+    }
+}
+
+fn server_config(certificate: &Path, key: &Path) -> Result<(Arc<ServerConfig>, ApiCertificate)> {
     let files = CertificateFiles { certificate: certificate.to_owned(), key: key.to_owned() };
-    Ok(gateway_server_config(ServerCertificates::read([files])?)?)
+    let certificates = ServerCertificates::read([files])?;
+    Ok((gateway_server_config(certificates.clone())?, ApiCertificate(certificates)))
 }
 
 /// Makes the data folder, for this account only.

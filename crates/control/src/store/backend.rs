@@ -42,6 +42,12 @@ pub trait Backend: Send + Sync {
     fn leader_certificate(&self) -> Result<Option<Vec<u8>>, StoreError> {
         Ok(None)
     }
+
+    /// Replaces the certificate of this control plane's API, in DER, which others read while this
+    /// one leads.
+    fn set_certificate(&self, _certificate: &[u8]) -> Result<(), StoreError> {
+        Ok(())
+    }
 }
 
 /// An entry as it was read.

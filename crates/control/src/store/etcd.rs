@@ -3,13 +3,16 @@
 //! The leader is named by an entry with a lease. Each commit compares the revision that created
 //! that entry, so a control plane that lost its lease without noticing commits nothing.
 
+mod term;
+
+use self::term::{Resign, keep};
 use crate::store::backend::{Backend, Commit, Entry, Limits, Listing, StoreError, Term, Transaction, Watch};
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, Error, EventType, GetOptions, Identity, KvClient,
     PutOptions, SortOrder, SortTarget, TlsOptions, Txn, TxnOp, TxnOpResponse, WatchOptions,
 };
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
@@ -50,7 +53,8 @@ pub struct EtcdOptions {
     /// The identity of this control plane, which no other running process has; `None`: it has none.
     /// A control plane that is started again does not wait for the lease of its previous process.
     pub member: Option<String>,
-    /// The certificate of this control plane's API, in DER. Others forward reads to it.
+    /// The certificate of this control plane's API, in DER, until [`Backend::set_certificate`]
+    /// replaces it. Others forward reads to it.
     pub certificate: Option<Vec<u8>>,
     /// How long a control plane leads after its last sign of life, in whole seconds, at least 2.
     pub lease: Duration,
@@ -67,6 +71,9 @@ struct Inner {
     options: EtcdOptions,
     /// The revision that created the entry of this leader; `None`: this one does not lead.
     term: Mutex<Option<i64>>,
+    /// The present certificate of this control plane's API. Locked while it is written to etcd, so
+    /// that a new leader does not write the one before.
+    certificate: Mutex<Option<Vec<u8>>>,
 }
 
 impl Etcd {
@@ -84,7 +91,8 @@ impl Etcd {
         let (endpoints, connecting) = (options.endpoints.clone(), connect_options(&options));
         let client = wait(&runtime, async move { Client::connect(endpoints, Some(connecting)).await });
         let client = client.map_err(|error| failed(words(&error)))?;
-        let inner = Inner { client, runtime: Some(runtime), options, term: Mutex::new(None) };
+        let certificate = Mutex::new(options.certificate.clone());
+        let inner = Inner { client, runtime: Some(runtime), options, term: Mutex::new(None), certificate };
         inner.check_format()?;
         Ok(Self(Arc::new(inner)))
     }
@@ -232,6 +240,10 @@ impl Inner {
     /// The term in which this control plane leads.
     fn term(&self) -> Option<i64> {
         *self.term.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn certificate(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
+        self.certificate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set_term(&self, term: Option<i64>) {
@@ -383,7 +395,8 @@ impl Backend for Etcd {
         let nobody = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
         let put = |key, value: &[u8]| TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
         let mut lead = vec![put(key, address.as_bytes())];
-        let EtcdOptions { member, certificate, .. } = &self.0.options;
+        let EtcdOptions { member, .. } = &self.0.options;
+        let certificate = self.0.certificate();
         lead.extend(member.as_ref().map(|member| put(self.0.key(KEY_MEMBER), member.as_bytes())));
         lead.extend(certificate.as_ref().map(|certificate| put(self.0.key(KEY_CERTIFICATE), certificate)));
         let (mut kv, txn) = (self.0.kv(), Txn::new().when([nobody]).and_then(lead));
@@ -398,6 +411,7 @@ impl Backend for Etcd {
             return answer.map(|_| None).map_err(|error| self.0.failed(&error));
         };
         self.0.set_term(Some(revision));
+        drop(certificate);
         let (lose, lost) = watch::channel(false);
         let keeping = self.0.runtime.as_ref().map(|runtime| {
             runtime.spawn(keep(Arc::downgrade(&self.0), lease, self.0.options.lease, asked, lose)).abort_handle()
@@ -413,6 +427,18 @@ impl Backend for Etcd {
 
     fn leader_certificate(&self) -> Result<Option<Vec<u8>>, StoreError> {
         Ok(self.0.get(KEY_CERTIFICATE)?.map(|entry| entry.value))
+    }
+
+    fn set_certificate(&self, certificate: &[u8]) -> Result<(), StoreError> {
+        let mut present = self.0.certificate();
+        *present = Some(certificate.to_vec());
+        let Some(term) = self.0.term() else { return Ok(()) };
+        let leads = Compare::create_revision(self.0.key(KEY_LEADER), CompareOp::Equal, term);
+        // It ends with the lease of the leader, like the entry that it replaces.
+        let options = PutOptions::new().with_ignore_lease();
+        let put = TxnOp::put(self.0.key(KEY_CERTIFICATE), certificate, Some(options));
+        let (mut kv, txn) = (self.0.kv(), Txn::new().when([leads]).and_then([put]));
+        self.0.wait(async move { kv.txn(txn).await }).map(drop).map_err(|error| self.0.failed(&error))
     }
 }
 
@@ -460,59 +486,6 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
-        }
-    }
-}
-
-/// Ends a term.
-struct Resign {
-    store: Arc<Inner>,
-    lease: i64,
-    revision: i64,
-    keeping: Option<tokio::task::AbortHandle>,
-}
-
-impl Drop for Resign {
-    fn drop(&mut self) {
-        if let Some(keeping) = &self.keeping {
-            keeping.abort();
-        }
-        if self.store.term() == Some(self.revision) {
-            self.store.set_term(None);
-        }
-        self.store.revoke(self.lease);
-    }
-}
-
-/// Renews a lease until it is lost. It counts as lost a little before it can end at etcd.
-async fn keep(
-    store: std::sync::Weak<Inner>,
-    lease: i64,
-    length: Duration,
-    mut renewed: Instant,
-    lose: watch::Sender<bool>,
-) {
-    let tick = length / 5;
-    loop {
-        tokio::time::sleep(tick).await;
-        let Some(inner) = store.upgrade() else { return };
-        let mut leases = inner.client.lease_client();
-        drop(inner);
-        let asked = Instant::now();
-        let gone = match timeout(tick, leases.keep_alive(lease)).await {
-            Ok(Ok(_)) => {
-                renewed = asked;
-                false
-            }
-            Ok(Err(Error::LeaseKeepAliveError(_))) => true,
-            Ok(Err(_)) | Err(_) => false,
-        };
-        if gone || renewed.elapsed() + 2 * tick > length {
-            if let Some(inner) = store.upgrade() {
-                inner.set_term(None);
-            }
-            lose.send_replace(true);
-            return;
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use leno_testkit::cluster::{MESH, Node, control, documents};
 use leno_testkit::control::{Control, text};
+use leno_testkit::keys::CertificateAuthority;
 use leno_testkit::mesh::echo_function;
 use leno_testkit::{EtcdServer, eventually};
 use serde_json::Value;
@@ -151,6 +152,21 @@ fn a_follower_answers_reads_as_the_leader_does() {
     assert_eq!(follower.get_as("leno_nobody", "/v1/status").0, 401);
     let change = serde_json::json!({ "apply": [{ "name": "x", "text": echo_function("late", "") }] });
     assert_eq!(follower.post(&follower.token(), "/v1/changes", &change).0, 421, "changes are redirected");
+
+    // The certificate of the leader's API is renewed: no read fails, before and after it is in use.
+    let renewed = CertificateAuthority::default();
+    let (certificate, key) = renewed.issue(&["127.0.0.1", "localhost"]);
+    leader.write("data/api.key", &key.serialize_pem());
+    leader.write("data/api.pem", &(certificate.pem() + &renewed.pem()));
+    let read = || {
+        let (status, told) = follower.get("/v1/status");
+        assert_eq!(status, 200, "{told}");
+    };
+    leader.eventually("the new certificate to be in use", |leader| {
+        read();
+        leader.output().contains("was read again")
+    });
+    (0..5).for_each(|_| read());
 
     // The previous process of the same control plane is dead, which its lock proves.
     leader.kill();
