@@ -9,8 +9,10 @@
 //! further series of exchanges and decisions are counted together as `other`; other counters drop
 //! further series.
 
+mod edges;
 mod encode;
 
+pub use edges::{DURATION_BOUNDS, Edge, RuleHits};
 pub use encode::{Entries, Gauges, StoreFigures};
 
 use crate::exchange::{ExchangeRecord, RecordedVerdict};
@@ -87,6 +89,8 @@ struct ExchangeKey {
     grpc: bool,
     status: u16,
     flag: &'static str,
+    /// `allow`, `deny` or `error`; empty: another node judges.
+    verdict: &'static str,
     /// SPIFFE ID of the caller; `None`: outside the mesh.
     source: Option<Arc<str>>,
     /// The callee: `namespace/name`.
@@ -235,13 +239,15 @@ impl Shard {
             grpc: observed.protocol == Protocol::Grpc,
             status: observed.status,
             flag: observed.flag.unwrap_or("-"),
+            verdict: observed.judged.as_ref().map_or("", |judged| judged.verdict.word()),
             source: observed.peer.identity.as_ref(),
             target: observed.target.as_ref(),
         };
         let exchanges = match self.find_exchanges(&mut numbers.exchanges, &wanted, bounded) {
             Some(exchanges) => exchanges,
             None => {
-                let other = ExchangeView { flag: "other", status: 0, source: None, target: None, ..wanted };
+                let other =
+                    ExchangeView { flag: "other", verdict: "", status: 0, source: None, target: None, ..wanted };
                 match self.find_exchanges(&mut numbers.exchanges, &other, true) {
                     Some(exchanges) => exchanges,
                     None => return,
@@ -321,21 +327,22 @@ struct ExchangeView<'a> {
     grpc: bool,
     status: u16,
     flag: &'static str,
+    verdict: &'static str,
     source: Option<&'a Arc<str>>,
     target: Option<&'a Arc<str>>,
 }
 
 impl ExchangeView<'_> {
     fn key(&self) -> ExchangeKey {
-        let Self { direction, grpc, status, flag, source, target } = *self;
-        ExchangeKey { direction, grpc, status, flag, source: source.cloned(), target: target.cloned() }
+        let Self { direction, grpc, status, flag, verdict, source, target } = *self;
+        ExchangeKey { direction, grpc, status, flag, verdict, source: source.cloned(), target: target.cloned() }
     }
 }
 
 impl ExchangeKey {
     fn view(&self) -> ExchangeView<'_> {
-        let Self { direction, grpc, status, flag, ref source, ref target } = *self;
-        ExchangeView { direction, grpc, status, flag, source: source.as_ref(), target: target.as_ref() }
+        let Self { direction, grpc, status, flag, verdict, ref source, ref target } = *self;
+        ExchangeView { direction, grpc, status, flag, verdict, source: source.as_ref(), target: target.as_ref() }
     }
 }
 

@@ -24,15 +24,21 @@ pub enum View {
     Flows,
     /// The stages of one recent request.
     Explanation,
+    /// Counts of exchanges by caller and callee.
+    Edges,
+    /// Counts of decisions by rule.
+    Rules,
 }
 
 impl View {
-    const ALL: [(Self, &str); 5] = [
+    const ALL: [(Self, &str); 7] = [
         (Self::Instances, "instances"),
         (Self::Functions, "functions"),
         (Self::Events, "events"),
         (Self::Flows, "flows"),
         (Self::Explanation, "explanation"),
+        (Self::Edges, "edges"),
+        (Self::Rules, "rules"),
     ];
 
     fn name(self) -> &'static str {

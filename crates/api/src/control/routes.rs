@@ -48,6 +48,8 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         .route("/v1/instances", get(views::instances))
         .route("/v1/events", get(views::events))
         .route("/v1/flows", get(views::flows))
+        .route("/v1/edges", get(views::edges))
+        .route("/v1/rules", get(views::rules))
         .route("/v1/requests/{id}", get(views::explain))
         .route("/v1/logs/{namespace}/{name}", get(logs))
         .route("/v1/audit", get(audit_log))
@@ -86,6 +88,8 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         views::instances,
         views::events,
         views::flows,
+        views::edges,
+        views::rules,
         views::explain,
         logs,
         audit_log,

@@ -285,6 +285,43 @@ pub(super) async fn flows(
     Ok(Json(page))
 }
 
+/// Exchanges by caller and callee, counted by each node since it started. A call between functions
+/// has two rows: `outbound`, of the caller's sidecar, and `inbound`, of the callee's.
+#[utoipa::path(
+    get, path = "/v1/edges", params(ViewFilter),
+    responses(
+        (status = 200, description = "Those that sidecars of functions recorded that the token may read.", body = ViewPage),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 404, description = "There is no such node.", body = Refusal),
+        (status = 421, description = "Another control plane leads; `leader` is its address.", body = Refusal),
+    )
+)]
+pub(super) async fn edges(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    filter: Filter,
+) -> Result<Json<ViewPage>, ApiError> {
+    service.view(&caller, View::Edges, (&read(filter)?, "")).await.map(Json)
+}
+
+/// Rules that decided requests, counted by each node since it started.
+#[utoipa::path(
+    get, path = "/v1/rules", params(ViewFilter),
+    responses(
+        (status = 200, description = "Those of functions that the token may read.", body = ViewPage),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 404, description = "There is no such node.", body = Refusal),
+        (status = 421, description = "Another control plane leads; `leader` is its address.", body = Refusal),
+    )
+)]
+pub(super) async fn rules(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    filter: Filter,
+) -> Result<Json<ViewPage>, ApiError> {
+    service.view(&caller, View::Rules, (&read(filter)?, "")).await.map(Json)
+}
+
 /// The hops of a recent request, in the order in which they began, each with all stages of its decision.
 #[utoipa::path(
     get, path = "/v1/requests/{id}",

@@ -3,6 +3,7 @@
 use super::Admin;
 use crate::scaling;
 use leno_node::PendingView;
+use leno_telemetry::metrics::{Edge, RuleHits};
 use leno_wire::{Answer, View, ViewQuery, ViewRows};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -32,6 +33,8 @@ impl Admin {
                 found
             }
             View::Explanation => rows(query, telemetry.ring.explain(&query.argument), |hop| hop.namespace()),
+            View::Edges => rows(query, telemetry.metrics.edges(), Edge::namespace),
+            View::Rules => rows(query, telemetry.metrics.rule_hits(), RuleHits::namespace),
         }
     }
 }

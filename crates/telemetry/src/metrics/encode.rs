@@ -80,7 +80,7 @@ impl Metrics {
         }
     }
 
-    fn sum(&self) -> Sum {
+    pub(super) fn sum(&self) -> Sum {
         let shards: Vec<Arc<Shard>> = self.shards.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut sum = Sum::default();
         for shard in shards {
@@ -98,9 +98,9 @@ struct Scrape {
 }
 
 #[derive(Debug, Default)]
-struct Sum {
-    exchanges: BTreeMap<ExchangeKey, Exchanges>,
-    decisions: BTreeMap<DecisionKey, u64>,
+pub(super) struct Sum {
+    pub(super) exchanges: BTreeMap<ExchangeKey, Exchanges>,
+    pub(super) decisions: BTreeMap<DecisionKey, u64>,
     retries: BTreeMap<Arc<str>, u64>,
     ejections: BTreeMap<Arc<str>, u64>,
     unreachable: BTreeMap<Arc<str>, u64>,
@@ -300,7 +300,7 @@ impl Scrape {
         family.encode_info(&[("version", env!("CARGO_PKG_VERSION"))])
     }
 
-    fn exchange_labels(&self, key: &ExchangeKey) -> [(&'static str, String); 13] {
+    fn exchange_labels(&self, key: &ExchangeKey) -> [(&'static str, String); 14] {
         let unknown = || "unknown".to_owned();
         let inbound = key.direction != TrafficDirection::Outbound as u8;
         let gateway = key.direction == TrafficDirection::Gateway as u8;
@@ -342,6 +342,7 @@ impl Scrape {
             ("response_code", key.status.to_string()),
             ("response_flags", key.flag.to_owned()),
             ("connection_security_policy", security.to_owned()),
+            ("leno_verdict", key.verdict.to_owned()),
         ]
     }
 }
