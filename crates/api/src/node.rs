@@ -160,6 +160,7 @@ impl Admin {
             "/flows" => list(json!(self.node.telemetry.flows(request.uri().query()))),
             "/edges" => list(json!(self.node.telemetry.metrics.edges())),
             "/rules" => list(json!(self.node.telemetry.metrics.rule_hits())),
+            "/destinations" => list(json!(self.node.telemetry.destinations.all())),
             "/recent" => list(json!(self.node.telemetry.ring.latest(RECENT))),
             "/externals" => list(self.externals()),
             "/chains" => list(self.chains()),
@@ -486,7 +487,7 @@ const VOLUMES: &str = "/volumes/";
 const LOGS_BYTES: u32 = 1 << 20;
 /// This node's name on its own pages.
 const THIS_NODE: &str = "";
-const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /namespaces /revisions /instances /jobs /events /identities /volumes /externals /chains /flows /edges /rules /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade; DELETE /volumes/NAMESPACE/NAME\n";
+const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /namespaces /revisions /instances /jobs /events /identities /volumes /externals /chains /flows /edges /rules /destinations /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade; DELETE /volumes/NAMESPACE/NAME\n";
 
 fn list(value: Value) -> Response<Full<Bytes>> {
     reply(StatusCode::OK, "application/json", value.to_string())

@@ -31,6 +31,12 @@ pub struct FunctionStatus {
     pub identity: SpiffeId,
     /// Version of its configuration.
     pub version: Version,
+    /// The functions and external services that it may call.
+    pub callees: Vec<FunctionId>,
+    /// Whether the gateway has a route to it.
+    pub exposed: bool,
+    /// Whether it is an external service.
+    pub external: bool,
     /// Its instances on all nodes, as the nodes report them.
     pub instances: Vec<HostedInstance>,
     /// Its kept revisions, oldest first. The last one is the latest.

@@ -17,6 +17,7 @@ mod describe;
 #[cfg(test)]
 mod documentation;
 mod explain;
+mod graph;
 mod harden;
 mod hot_restart;
 mod import;
@@ -295,6 +296,19 @@ enum Command {
         #[command(flatten)]
         node: NodeAddress,
     },
+    /// Draw the graph of calls: functions, gateway and external services, with the traffic of each
+    /// edge, permitted edges without traffic, and calls that are refused.
+    ///
+    /// Asks the node of this account, unless --server, LENO_SERVER or --context names a control
+    /// plane, which asks all nodes.
+    Graph {
+        #[command(flatten)]
+        options: graph::Options,
+        #[command(flatten)]
+        server: remote::Server,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
     /// Write completions for a shell to standard output: `leno completions bash >
     /// /etc/bash_completion.d/leno`.
     Completions {
@@ -489,6 +503,7 @@ fn main() -> ExitCode {
             logs::run(&functions, &namespace, &options, (&server, &node))
         }
         Command::Observe { filter, printing, server, node } => observe::run((&node, &server), &filter, &printing),
+        Command::Graph { options, server, node } => graph::run(&options, (&server, &node)),
         Command::Suggest(Suggest::Egress { function, format, node }) => suggest::egress(&function, &node, format),
         Command::Explain { request_id, last: _, filter, server, node, format } => {
             explain::run(request_id.as_deref(), &filter, (&node, &server), format)

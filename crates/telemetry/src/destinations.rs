@@ -65,6 +65,16 @@ pub struct Destination {
     pub paths: BTreeSet<String>,
 }
 
+/// A destination, and the function that was refused it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RefusedDestination {
+    /// The function that asked.
+    pub function: FunctionId,
+    /// The destination.
+    #[serde(flatten)]
+    pub destination: Destination,
+}
+
 /// Identifies a destination of a function.
 type Key = (DestinationKind, String, Option<u16>, Option<FunctionId>);
 
@@ -142,6 +152,18 @@ impl Destinations {
         let known: Vec<Destination> = function.known.values().cloned().collect();
         let reported: u64 = known.iter().map(|destination| destination.count).sum();
         (known, function.counts.values().sum::<u64>() - reported)
+    }
+
+    /// Those of all functions.
+    pub fn all(&self) -> Vec<RefusedDestination> {
+        let functions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = |(function, known): (&FunctionId, &OfFunction)| {
+            let refused = known.known.values().cloned();
+            refused
+                .map(|destination| RefusedDestination { function: function.clone(), destination })
+                .collect::<Vec<_>>()
+        };
+        functions.iter().flat_map(of).collect()
     }
 
     /// Forgets functions that are gone for good.

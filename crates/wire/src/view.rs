@@ -28,10 +28,12 @@ pub enum View {
     Edges,
     /// Counts of decisions by rule.
     Rules,
+    /// Refused destinations of functions.
+    Destinations,
 }
 
 impl View {
-    const ALL: [(Self, &str); 7] = [
+    const ALL: [(Self, &str); 8] = [
         (Self::Instances, "instances"),
         (Self::Functions, "functions"),
         (Self::Events, "events"),
@@ -39,6 +41,7 @@ impl View {
         (Self::Explanation, "explanation"),
         (Self::Edges, "edges"),
         (Self::Rules, "rules"),
+        (Self::Destinations, "destinations"),
     ];
 
     fn name(self) -> &'static str {

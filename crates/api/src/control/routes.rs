@@ -50,6 +50,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         .route("/v1/flows", get(views::flows))
         .route("/v1/edges", get(views::edges))
         .route("/v1/rules", get(views::rules))
+        .route("/v1/destinations", get(views::destinations))
         .route("/v1/requests/{id}", get(views::explain))
         .route("/v1/logs/{namespace}/{name}", get(logs))
         .route("/v1/audit", get(audit_log))
@@ -90,6 +91,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         views::flows,
         views::edges,
         views::rules,
+        views::destinations,
         views::explain,
         logs,
         audit_log,

@@ -168,6 +168,8 @@ fn row_of(function: &FunctionStatus, progress: Vec<Value>, rejected: Option<Stri
         format!("{reason} (node {node})")
     });
     let is_final = |row: &&Value| row["no_image"] == true || row["failing"].as_u64().unwrap_or_default() >= FAILURES;
+    // A node that has just got the function does not want its instances yet.
+    let least: u32 = function.nodes.iter().flat_map(|node| &node.bounds).map(|bounds| bounds.least).sum();
     let (state, reason) = match told {
         _ if rejected.is_some() => ("failed", rejected),
         _ if function.unplaced => ("unplaced", Some("no node has a place for it".to_owned())),
@@ -175,7 +177,7 @@ fn row_of(function: &FunctionStatus, progress: Vec<Value>, rejected: Option<Stri
         Some(reason) if failure.is_some_and(is_final) => ("failed", Some(reason)),
         Some(reason) => ("failing", Some(reason)),
         None if of_latest.is_empty() => ("starting", None),
-        None if sum(&of_latest, "desired") > 0 || sum(&of_latest, "starting") > 0 => ("starting", None),
+        None if least > 0 || sum(&of_latest, "desired") > 0 || sum(&of_latest, "starting") > 0 => ("starting", None),
         None => ("idle", None),
     };
     json!({
@@ -190,6 +192,9 @@ fn row_of(function: &FunctionStatus, progress: Vec<Value>, rejected: Option<Stri
         "version": function.version,
         "nodes": function.nodes.iter().map(|node| &node.node).collect::<Vec<_>>(),
         "identity": function.identity.as_str(),
+        "callees": function.callees.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "exposed": function.exposed,
+        "external": function.external,
     })
 }
 
@@ -320,6 +325,24 @@ pub(super) async fn rules(
     filter: Filter,
 ) -> Result<Json<ViewPage>, ApiError> {
     service.view(&caller, View::Rules, (&read(filter)?, "")).await.map(Json)
+}
+
+/// Destinations that functions were refused, counted by each node since it started.
+#[utoipa::path(
+    get, path = "/v1/destinations", params(ViewFilter),
+    responses(
+        (status = 200, description = "Those of functions that the token may read.", body = ViewPage),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 404, description = "There is no such node.", body = Refusal),
+        (status = 421, description = "Another control plane leads; `leader` is its address.", body = Refusal),
+    )
+)]
+pub(super) async fn destinations(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    filter: Filter,
+) -> Result<Json<ViewPage>, ApiError> {
+    service.view(&caller, View::Destinations, (&read(filter)?, "")).await.map(Json)
 }
 
 /// The hops of a recent request, in the order in which they began, each with all stages of its decision.

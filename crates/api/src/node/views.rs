@@ -35,6 +35,9 @@ impl Admin {
             View::Explanation => rows(query, telemetry.ring.explain(&query.argument), |hop| hop.namespace()),
             View::Edges => rows(query, telemetry.metrics.edges(), Edge::namespace),
             View::Rules => rows(query, telemetry.metrics.rule_hits(), RuleHits::namespace),
+            View::Destinations => {
+                rows(query, telemetry.destinations.all(), |refused| Some(&*refused.function.namespace))
+            }
         }
     }
 }

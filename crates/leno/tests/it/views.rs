@@ -48,8 +48,22 @@ fn requests_instances_and_events_are_known_from_anywhere() {
     let instance = row(&control, "instances", "function", "test/front").unwrap();
     assert_eq!((&instance["node"], &instance["state"]), (&Value::from(host.clone()), &"ready".into()), "{instance}");
     let scaled = rows(&control, "events").into_iter().find(|row| row["function"] == "test/front").unwrap();
-    assert_eq!((&scaled["kind"], &scaled["node"]), (&"scale".into(), &host.into()), "{scaled}");
+    assert_eq!((&scaled["kind"], &scaled["node"]), (&"scale".into(), &host.clone().into()), "{scaled}");
     assert_eq!(row(&control, "functions", "function", "test/front").unwrap()["state"], "ready");
+
+    // The gateway's node counts no request that the other one judged.
+    let graph = control.leno(&["graph", "-o", "json"]);
+    let graph: Value = serde_json::from_slice(&graph.stdout).unwrap_or_else(|error| panic!("{error}: {graph:?}"));
+    let edges = graph["edges"].as_array().unwrap();
+    let arriving = edges.iter().find(|edge| edge["source"] == "gateway" && edge["target"] == "test/front").unwrap();
+    assert_eq!(arriving["status"], "active", "{graph}");
+    let judged = flows.iter().filter(|flow| flow["kind"] == "inbound" || flow["kind"] == "gateway");
+    let judged = judged.filter(|flow| flow["node"] == *host && flow["target"] == "test/front").count();
+    // Before the function was placed, requests may have failed at the gateway.
+    let [all, failed] = ["rate", "failed"].map(|count| arriving[count].as_f64().unwrap());
+    assert_eq!(all - failed, judged as f64, "{graph}");
+    let tree = text(&control.leno(&["graph", "test/front"]));
+    assert!(tree.starts_with("gateway\n└─ test/front  "), "{tree}");
 
     // A token sees its namespaces alone.
     let token = |namespace: &str| {
@@ -61,7 +75,9 @@ fn requests_instances_and_events_are_known_from_anywhere() {
         assert_eq!(status, 200, "{page}");
         page["rows"].as_array().unwrap().len()
     };
-    for path in [&format!("/v1/requests/{id}"), "/v1/instances", "/v1/events", "/v1/flows", "/v1/functions"] {
+    let request = format!("/v1/requests/{id}");
+    let views = ["instances", "events", "flows", "functions", "edges", "rules"].map(|view| format!("/v1/{view}"));
+    for path in views.iter().chain([&request]) {
         assert!(count(&own, path) > 0 && count(&other, path) == 0, "{path}");
     }
 
@@ -171,7 +187,8 @@ fn a_follower_answers_reads_as_the_leader_does() {
     // The previous process of the same control plane is dead, which its lock proves.
     leader.kill();
     leader.start_again();
-    assert!(follower.ready().unwrap().starts_with("follows"), "no other one may take the lease");
+    // While the new process takes over its own lease, nobody leads for a moment.
+    assert!(!follower.ready().unwrap().starts_with("leads"), "no other one may take the lease");
     leader.eventually("the node to come back", |leader| leader.get("/v1/status").1["nodes"][0]["connected"] == true);
     follower.eventually("the follower to reach it", |follower| follower.get("/v1/status").0 == 200);
 }

@@ -1,0 +1,305 @@
+//! The graph of a mesh's calls: who may call whom, who does, and who tries in vain.
+
+use crate::mesh::{Function, Mesh};
+use leno_telemetry::destinations::DestinationKind;
+use leno_telemetry::metrics::{DURATION_BOUNDS, Edge as Counts};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// The name of clients outside the mesh, whose requests arrive at the gateway.
+pub const GATEWAY: &str = "gateway";
+
+/// Functions and external services, and the calls between them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Graph {
+    /// Seconds that the rates are of; 0: since the nodes started, and the rates are counts.
+    pub window: f64,
+    /// Ordered by name.
+    pub nodes: Vec<Node>,
+    /// Ordered by source and target.
+    pub edges: Vec<Edge>,
+    /// Nodes of the mesh that did not answer, and why: their traffic is missing.
+    pub missing: Vec<String>,
+}
+
+/// An end of edges.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Node {
+    /// `namespace/name`, [`GATEWAY`], or the host of a refused destination.
+    pub name: String,
+    /// What it is.
+    pub kind: NodeKind,
+    /// Of a function: `ready`, `idle`, `starting`, `failing`, `failed` or `unplaced`.
+    pub state: String,
+    /// Why instances fail.
+    pub failure: String,
+    /// Instances that get requests.
+    pub ready: u64,
+    /// Instances that there should be.
+    pub desired: u64,
+    /// Requests that wait for an instance.
+    pub waiting: u64,
+    /// The nodes of the mesh that host it.
+    pub hosts: Vec<String>,
+}
+
+/// What stands at an end of edges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeKind {
+    /// Clients outside the mesh.
+    Gateway,
+    /// A function.
+    Function,
+    /// An external service.
+    External,
+    /// A destination that is no callee of the function that tried to reach it.
+    Unknown,
+}
+
+/// The calls of one caller to one callee.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Edge {
+    /// The caller: the name of a node.
+    pub source: String,
+    /// The callee: the name of a node.
+    pub target: String,
+    /// Whether it is permitted and used.
+    pub status: EdgeStatus,
+    /// Requests a second that are over.
+    pub rate: f64,
+    /// Those a second that failed: a status of 500 or above, or no response.
+    pub failed: f64,
+    /// Those a second that a policy refused.
+    pub denied: f64,
+    /// The share of requests that neither failed nor were denied; `None`: there were no requests.
+    pub success: Option<f64>,
+    /// Median duration, in milliseconds: the bound of its bucket, interpolated.
+    pub p50: Option<f64>,
+    /// 99th percentile of the durations.
+    pub p99: Option<f64>,
+    /// Whether the caller's identity is proven: by mutual TLS, or by the node that hosts both.
+    pub authenticated: bool,
+}
+
+/// Whether an edge is permitted and used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EdgeStatus {
+    /// Requests pass.
+    Active,
+    /// It is permitted, and has had no request in the window.
+    Unused,
+    /// All requests in the window were refused.
+    Refused,
+}
+
+/// The counts of an edge within the window.
+#[derive(Clone, Debug, Default)]
+struct Traffic {
+    requests: u64,
+    denied: u64,
+    failed: u64,
+    durations: Vec<u64>,
+}
+
+impl Graph {
+    /// The graph with the traffic between two looks; `before`: `None`: with all traffic since the
+    /// nodes started.
+    pub fn between(before: Option<&Mesh>, now: &Mesh) -> Self {
+        let window = before.map_or(Duration::ZERO, |before| now.at.saturating_duration_since(before.at)).as_secs_f64();
+        let per_second = if window > 0.0 { 1.0 / window } else { 1.0 };
+        let mut traffic = traffic(before, now);
+        let refused = refused(before, now);
+        let mut nodes: BTreeMap<&str, Node> =
+            now.functions.iter().map(|function| (&*function.name, function.into())).collect();
+        let mut permitted: BTreeSet<(String, String)> = BTreeSet::new();
+        for function in &now.functions {
+            permitted.extend(function.callees.iter().map(|callee| (function.name.clone(), callee.clone())));
+            if function.exposed {
+                permitted.insert((GATEWAY.to_owned(), function.name.clone()));
+            }
+        }
+        for edge in &permitted {
+            traffic.entry(edge.clone()).or_default();
+        }
+        let mut edges: Vec<Edge> = Vec::new();
+        for ((source, target), counts) in &traffic {
+            let is_permitted = permitted.contains(&(source.clone(), target.clone()));
+            // Functions that are gone keep their counters, and a call without a callee is among
+            // the refused destinations.
+            if !target.is_empty() && (is_permitted || counts.requests > 0 && window > 0.0) {
+                edges.push(Edge::new((source, target), counts, per_second));
+            }
+        }
+        for ((source, target), count) in &refused {
+            edges.push(Edge::refused((source, target), *count as f64 * per_second));
+        }
+        for edge in &edges {
+            for name in [&*edge.source, &*edge.target] {
+                nodes.entry(name).or_insert_with(|| Node::named(name, &refused));
+            }
+        }
+        let nodes = nodes.into_values().collect();
+        edges.sort_by(|one, other| (&one.source, &one.target).cmp(&(&other.source, &other.target)));
+        Self { window, nodes, edges, missing: now.missing.clone() }
+    }
+
+    /// The part of the graph within one edge of functions that `is_wanted`.
+    pub fn around(mut self, is_wanted: impl Fn(&str) -> bool) -> Self {
+        self.edges.retain(|edge| is_wanted(&edge.source) || is_wanted(&edge.target));
+        let ends: BTreeSet<&str> = self.edges.iter().flat_map(|edge| [&*edge.source, &*edge.target]).collect();
+        self.nodes.retain(|node| is_wanted(&node.name) || ends.contains(&*node.name));
+        self
+    }
+}
+
+/// Traffic by caller and callee.
+fn traffic(before: Option<&Mesh>, now: &Mesh) -> BTreeMap<(String, String), Traffic> {
+    let place = |edge: &Counts| (edge.node.clone(), edge.direction.clone(), edge.source.clone(), edge.target.clone());
+    let known: BTreeMap<_, &Counts> =
+        before.iter().flat_map(|before| &before.edges).map(|edge| (place(edge), edge)).collect();
+    let mut traffic: BTreeMap<(String, String), Traffic> = BTreeMap::new();
+    for edge in &now.edges {
+        let source = if edge.direction == "gateway" { GATEWAY.to_owned() } else { workload(&edge.source) };
+        // A node that has started again counts from zero.
+        let before = known.get(&place(edge)).filter(|before| before.requests <= edge.requests);
+        let since = |now: u64, before: Option<u64>| now.saturating_sub(before.unwrap_or_default());
+        let sum = traffic.entry((source, edge.target.clone())).or_default();
+        sum.denied += since(edge.denied, before.map(|before| before.denied));
+        // The caller's sidecar has counted all others.
+        if edge.direction == "inbound" {
+            continue;
+        }
+        sum.requests += since(edge.requests, before.map(|before| before.requests));
+        sum.failed += since(edge.failed, before.map(|before| before.failed));
+        sum.durations.resize(sum.durations.len().max(edge.durations.len()), 0);
+        for (index, (sum, count)) in sum.durations.iter_mut().zip(&edge.durations).enumerate() {
+            *sum += since(*count, before.and_then(|before| before.durations.get(index).copied()));
+        }
+    }
+    traffic
+}
+
+/// Counts of refusals, by caller and destination, of those that are no callees.
+fn refused(before: Option<&Mesh>, now: &Mesh) -> BTreeMap<(String, String), u64> {
+    let counts = |mesh: &Mesh| {
+        let mut counts: BTreeMap<(String, String), u64> = BTreeMap::new();
+        for refused in &mesh.refused {
+            let destination = &refused.destination;
+            // Before a refused connection, its name was asked for.
+            if destination.callee.is_none() && destination.asked != DestinationKind::Name {
+                let host = destination
+                    .port
+                    .map_or_else(|| destination.host.clone(), |port| format!("{}:{port}", destination.host));
+                *counts.entry((refused.function.to_string(), host)).or_default() += destination.count;
+            }
+        }
+        counts
+    };
+    let known = before.map(counts).unwrap_or_default();
+    let mut refused = counts(now);
+    for (place, count) in &mut refused {
+        *count = count.saturating_sub(known.get(place).copied().filter(|known| known <= count).unwrap_or_default());
+    }
+    refused.retain(|_, count| *count > 0);
+    refused
+}
+
+/// `namespace/name` of a SPIFFE ID of the mesh; others as they are.
+fn workload(identity: &str) -> String {
+    let named = leno_telemetry::names::workload(identity).map(|(namespace, name)| format!("{namespace}/{name}"));
+    named.unwrap_or_else(|| identity.to_owned())
+}
+
+impl From<&Function> for Node {
+    fn from(function: &Function) -> Self {
+        Self {
+            name: function.name.clone(),
+            kind: if function.external { NodeKind::External } else { NodeKind::Function },
+            state: if function.external { String::new() } else { function.state().to_owned() },
+            failure: function.failure().to_owned(),
+            ready: function.ready,
+            desired: function.desired,
+            waiting: function.waiting,
+            hosts: function.nodes.clone(),
+        }
+    }
+}
+
+impl Node {
+    /// A node that is no listed function.
+    fn named(name: &str, refused: &BTreeMap<(String, String), u64>) -> Self {
+        let is_refused = refused.keys().any(|(_, target)| target == name);
+        let kind = match name {
+            GATEWAY => NodeKind::Gateway,
+            _ if is_refused => NodeKind::Unknown,
+            _ => NodeKind::Function,
+        };
+        let (state, failure, hosts) = (String::new(), String::new(), Vec::new());
+        Self { name: name.to_owned(), kind, state, failure, ready: 0, desired: 0, waiting: 0, hosts }
+    }
+}
+
+impl Edge {
+    fn new((source, target): (&str, &str), traffic: &Traffic, per_second: f64) -> Self {
+        let Traffic { requests, denied, failed, durations } = traffic;
+        let (requests, denied) = ((*requests).max(*denied), *denied);
+        let good = requests.saturating_sub(denied + failed);
+        Self {
+            source: source.to_owned(),
+            target: target.to_owned(),
+            status: match requests {
+                0 => EdgeStatus::Unused,
+                _ if requests == denied => EdgeStatus::Refused,
+                _ => EdgeStatus::Active,
+            },
+            rate: requests as f64 * per_second,
+            failed: *failed as f64 * per_second,
+            denied: denied as f64 * per_second,
+            success: (requests > 0).then(|| good as f64 / requests as f64),
+            p50: quantile(durations, 0.5),
+            p99: quantile(durations, 0.99),
+            authenticated: source != GATEWAY,
+        }
+    }
+
+    fn refused((source, target): (&str, &str), rate: f64) -> Self {
+        Self {
+            source: source.to_owned(),
+            target: target.to_owned(),
+            status: EdgeStatus::Refused,
+            rate,
+            failed: 0.0,
+            denied: rate,
+            success: Some(0.0),
+            p50: None,
+            p99: None,
+            authenticated: true,
+        }
+    }
+}
+
+/// A quantile of durations in milliseconds, interpolated within its bucket, as Prometheus does.
+/// Beyond the last bound it is that bound.
+fn quantile(counts: &[u64], quantile: f64) -> Option<f64> {
+    let all: u64 = counts.iter().sum();
+    if all == 0 {
+        return None;
+    }
+    let rank = quantile * all as f64;
+    let mut below = 0;
+    for (index, &count) in counts.iter().enumerate() {
+        if count > 0 && (below + count) as f64 >= rank {
+            let Some(&bound) = DURATION_BOUNDS.get(index) else { break };
+            let start = index.checked_sub(1).map_or(0.0, |previous| DURATION_BOUNDS[previous]);
+            return Some(start + (bound - start) * (rank - below as f64) / count as f64);
+        }
+        below += count;
+    }
+    DURATION_BOUNDS.last().copied()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+use super::*;
+use serde_json::json;
+use std::time::Instant;
+
+fn counts(
+    node: &str,
+    direction: &str,
+    (source, target): (&str, &str),
+    (requests, denied, failed): (u64, u64, u64),
+) -> Counts {
+    let source = match source.split_once('/') {
+        Some((namespace, name)) => format!("spiffe://mesh.example/ns/{namespace}/sa/{name}"),
+        None => source.to_owned(),
+    };
+    let mut durations = vec![0; DURATION_BOUNDS.len() + 1];
+    durations[2] = requests;
+    Counts {
+        node: node.to_owned(),
+        direction: direction.to_owned(),
+        source,
+        target: target.to_owned(),
+        requests,
+        denied,
+        failed,
+        duration_ms: 3.0 * requests as f64,
+        durations,
+    }
+}
+
+fn mesh(seconds: u64, start: Instant, edges: Vec<Counts>) -> Mesh {
+    let functions = json!([
+        {"function": "shop/web", "state": "ready", "reason": null, "callees": ["shop/cart", "shop/pay"], "exposed": true},
+        {"function": "shop/cart", "state": "failed", "reason": "exits with 1", "callees": [], "exposed": false},
+        {"function": "shop/pay", "external": true, "callees": []},
+    ]);
+    let functions = serde_json::from_value(functions).unwrap();
+    Mesh { at: start + Duration::from_secs(seconds), functions, edges, refused: Vec::new(), missing: Vec::new() }
+}
+
+fn edge<'a>(graph: &'a Graph, source: &str, target: &str) -> &'a Edge {
+    graph.edges.iter().find(|edge| edge.source == source && edge.target == target).unwrap()
+}
+
+#[test]
+fn rates_are_of_the_window_and_both_sides_of_a_call_count_once() {
+    let start = Instant::now();
+    let call = ("shop/web", "shop/cart");
+    let before = vec![
+        counts("a", "gateway", ("", "shop/web"), (100, 0, 0)),
+        counts("a", "outbound", call, (50, 0, 0)),
+        counts("b", "inbound", call, (50, 10, 0)),
+    ];
+    let after = vec![
+        counts("a", "gateway", ("", "shop/web"), (140, 0, 4)),
+        counts("a", "outbound", call, (60, 2, 1)),
+        counts("b", "inbound", call, (58, 13, 0)),
+    ];
+    let graph = Graph::between(Some(&mesh(0, start, before)), &mesh(10, start, after));
+    assert_eq!(graph.window, 10.0);
+    let arriving = edge(&graph, GATEWAY, "shop/web");
+    assert_eq!(
+        (arriving.rate, arriving.failed, arriving.success, arriving.authenticated),
+        (4.0, 0.4, Some(0.9), false)
+    );
+    let calls = edge(&graph, "shop/web", "shop/cart");
+    assert_eq!((calls.rate, calls.denied, calls.failed, calls.authenticated), (1.0, 0.5, 0.1, true));
+    assert_eq!((calls.status, calls.success), (EdgeStatus::Active, Some(0.4)));
+    assert_eq!((calls.p50, calls.p99), (Some(3.0), Some(4.96)), "between 1 and 5 ms");
+    let unused = edge(&graph, "shop/web", "shop/pay");
+    assert_eq!((unused.status, unused.rate, unused.success), (EdgeStatus::Unused, 0.0, None));
+    let names: Vec<_> = graph.nodes.iter().map(|node| (&*node.name, node.kind, &*node.state, &*node.failure)).collect();
+    assert_eq!(
+        names,
+        [
+            ("gateway", NodeKind::Gateway, "", ""),
+            ("shop/cart", NodeKind::Function, "failed", "exits with 1"),
+            ("shop/pay", NodeKind::External, "", ""),
+            ("shop/web", NodeKind::Function, "ready", ""),
+        ]
+    );
+}
+
+#[test]
+fn a_node_that_has_started_again_counts_from_zero() {
+    let start = Instant::now();
+    let call = ("", "shop/web");
+    let (before, after) = (counts("a", "gateway", call, (1000, 0, 0)), counts("a", "gateway", call, (5, 0, 0)));
+    let graph = Graph::between(Some(&mesh(0, start, vec![before])), &mesh(1, start, vec![after]));
+    assert_eq!(edge(&graph, GATEWAY, "shop/web").rate, 5.0);
+}
+
+#[test]
+fn what_is_tried_and_refused_is_told_from_what_is_permitted() {
+    let start = Instant::now();
+    let refused = json!([
+        {"function": "shop/web", "asked": "request", "host": "evil.example", "port": 443, "callee": null, "count": 7, "methods": [], "paths": []},
+        {"function": "shop/web", "asked": "name", "host": "evil.example", "port": null, "callee": null, "count": 9, "methods": [], "paths": []},
+        {"function": "shop/web", "asked": "request", "host": "cart", "port": 80, "callee": "shop/cart", "count": 3, "methods": [], "paths": []},
+    ]);
+    let mut now = mesh(0, start, vec![counts("a", "outbound", ("shop/web", "shop/cart"), (3, 3, 0))]);
+    now.refused = serde_json::from_value(refused).unwrap();
+    let graph = Graph::between(None, &now);
+    assert_eq!(edge(&graph, "shop/web", "shop/cart").status, EdgeStatus::Refused);
+    let tried = edge(&graph, "shop/web", "evil.example:443");
+    assert_eq!((tried.status, tried.denied), (EdgeStatus::Refused, 7.0));
+    let node = graph.nodes.iter().find(|node| node.name == "evil.example:443").unwrap();
+    assert_eq!(node.kind, NodeKind::Unknown);
+    assert_eq!(graph.edges.len(), 4, "gateway, cart, pay, evil: {:?}", graph.edges);
+
+    let part = graph.clone().around(|name| name == "shop/pay");
+    assert_eq!(part.nodes.iter().map(|node| &*node.name).collect::<Vec<_>>(), ["shop/pay", "shop/web"]);
+    assert_eq!(part.edges.len(), 1);
+}
+
+#[test]
+fn quantiles_are_within_their_buckets() {
+    let mut counts = vec![0; DURATION_BOUNDS.len() + 1];
+    assert_eq!(quantile(&counts, 0.5), None);
+    counts[0] = 2;
+    assert_eq!(quantile(&counts, 0.5), Some(0.25));
+    let last = counts.len() - 1;
+    counts[last] = 98;
+    assert_eq!(quantile(&counts, 0.99), DURATION_BOUNDS.last().copied());
+    assert_eq!(quantile(&[1], 0.5), Some(0.25), "of an older release with fewer buckets");
+}
+
+#[test]
+fn text_shows_each_edge_and_names_are_no_markup() {
+    let start = Instant::now();
+    let mut now = mesh(
+        0,
+        start,
+        vec![
+            counts("a", "gateway", ("", "shop/web"), (1000, 0, 1)),
+            counts("a", "outbound", ("shop/web", "shop/cart"), (3, 3, 0)),
+        ],
+    );
+    now.functions[1].callees.push("shop/web".to_owned());
+    let graph = Graph::between(None, &now);
+    let tree = "\
+gateway
+└─ shop/web  1000 requests, 99.9 % good, p50 3.0 ms, p99 5.0 ms
+   ├─ shop/cart  refused, 3 requests
+   │  └─ shop/web (above)  unused
+   └─ shop/pay  unused
+";
+    assert_eq!(graph.tree(), tree);
+    let dot = graph.dot();
+    assert!(dot.contains(r#""shop/web" -> "shop/pay" [label="unused", style=dotted];"#), "{dot}");
+    assert!(dot.contains(r#""shop/cart" [label="shop/cart (failed)"];"#), "{dot}");
+    let mermaid = graph.mermaid();
+    assert!(mermaid.contains("  n3 -.->|\"refused, 3 requests\"| n1\n"), "{mermaid}");
+
+    let hostile = "x\"]; evil [label=\"<script>";
+    now.functions.push(serde_json::from_value(json!({"function": hostile, "callees": ["shop/web"]})).unwrap());
+    let graph = Graph::between(None, &now);
+    assert!(!graph.mermaid().contains("\"]; evil"), "{}", graph.mermaid());
+    assert!(graph.dot().contains(r#""x\"]; evil [label=\"<script>""#), "{}", graph.dot());
+}

@@ -1,0 +1,7 @@
+//! What people see of a mesh: the graph of its calls, with the traffic of each edge.
+
+#![forbid(unsafe_code)]
+
+pub mod graph;
+pub mod mesh;
+mod text;

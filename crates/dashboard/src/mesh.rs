@@ -1,0 +1,94 @@
+//! One look at a mesh: what exists, and counts since each node started.
+
+use leno_telemetry::destinations::RefusedDestination;
+use leno_telemetry::metrics::Edge;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use std::time::Instant;
+
+/// What the nodes and the control plane answered at one moment.
+#[derive(Clone, Debug)]
+pub struct Mesh {
+    /// When they were asked.
+    pub at: Instant,
+    /// Functions and external services.
+    pub functions: Vec<Function>,
+    /// Exchanges by caller and callee.
+    pub edges: Vec<Edge>,
+    /// Refused destinations.
+    pub refused: Vec<RefusedDestination>,
+    /// Nodes that did not answer, and why.
+    pub missing: Vec<String>,
+}
+
+/// A function or an external service, as `/functions` of a node or `/v1/functions` of a control
+/// plane describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Function {
+    /// `namespace/name`.
+    #[serde(rename = "function")]
+    pub name: String,
+    /// `ready`, `idle`, `starting`, `failing`, `failed` or `unplaced`; empty: a node answered, which
+    /// knows only its own instances.
+    #[serde(default)]
+    state: String,
+    /// Why its instances fail, of a node.
+    #[serde(default, deserialize_with = "text_or_null")]
+    failure: String,
+    /// Why its instances fail, of a control plane; of a node, why there are so many.
+    #[serde(default, deserialize_with = "text_or_null")]
+    reason: String,
+    /// Instances that get requests.
+    #[serde(default)]
+    pub ready: u64,
+    /// Instances that there should be.
+    #[serde(default)]
+    pub desired: u64,
+    /// Requests that wait for an instance.
+    #[serde(default)]
+    pub waiting: u64,
+    /// The functions and external services that it may call.
+    #[serde(default)]
+    pub callees: Vec<String>,
+    /// Whether the gateway has a route to it.
+    #[serde(default, deserialize_with = "any")]
+    pub exposed: bool,
+    /// Whether it is an external service.
+    #[serde(default)]
+    pub external: bool,
+    /// The nodes that host it.
+    #[serde(default, deserialize_with = "texts_or_null")]
+    pub nodes: Vec<String>,
+}
+
+impl Function {
+    /// Its state. A node, which knows only its own instances, does not name it.
+    pub fn state(&self) -> &str {
+        match &*self.state {
+            "" if self.external => "external",
+            "" if self.ready > 0 => "ready",
+            "" if !self.failure.is_empty() => "failing",
+            "" if self.desired > 0 => "starting",
+            "" => "idle",
+            state => state,
+        }
+    }
+
+    /// Why its instances fail; empty: they do not.
+    pub fn failure(&self) -> &str {
+        if self.state.is_empty() { &self.failure } else { &self.reason }
+    }
+}
+
+/// A boolean, or a list that may be empty.
+fn any<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Value::deserialize(deserializer).map(|value| value == true || value.as_array().is_some_and(|list| !list.is_empty()))
+}
+
+fn text_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+fn texts_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}

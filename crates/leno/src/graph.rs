@@ -1,0 +1,122 @@
+//! `leno graph`: the functions of a mesh, and the calls between them.
+
+use crate::NodeAddress;
+use crate::client::Source;
+use crate::names::NamespaceOptions;
+use crate::quantity;
+use crate::remote::Server;
+use crate::screen::{shown, shown_json};
+use anyhow::{Context, Result, ensure};
+use leno_api::control::ViewPage;
+use leno_dashboard::graph::Graph;
+use leno_dashboard::mesh::Mesh;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The part of the graph, and its form.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Only this function, with its callers and callees: `name`, or `namespace/name`.
+    #[arg(value_name = "FUNCTION")]
+    function: Option<String>,
+    #[command(flatten)]
+    namespace: NamespaceOptions,
+    /// Count the traffic of this time, from now on, in requests a second. Without it: all requests
+    /// since each node started.
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]
+    window: Option<Duration>,
+    /// Form of the graph.
+    #[arg(short, long, value_enum, default_value_t = Form::Text)]
+    output: Form,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Form {
+    /// A tree, from the gateway.
+    Text,
+    /// For Graphviz: `leno graph -o dot | dot -Tsvg > mesh.svg`.
+    Dot,
+    /// A flowchart for Markdown.
+    Mermaid,
+    /// Nodes and edges, with rates a second.
+    Json,
+}
+
+/// Prints the graph.
+pub(crate) fn run(options: &Options, (server, node): (&Server, &NodeAddress)) -> Result<ExitCode> {
+    let source = Source::of(server, node)?;
+    let chosen = options.namespace.selection(source.namespace(), options.function.as_deref())?;
+    let is_wanted = |name: &str| {
+        let (namespace, name) = name.split_once('/').unwrap_or_default();
+        chosen.namespace.as_deref().is_none_or(|wanted| wanted == namespace)
+            && chosen.name.as_deref().is_none_or(|wanted| wanted == name)
+    };
+    let mut now = look(&source)?;
+    let mut before = None;
+    if let Some(window) = options.window {
+        eprintln!("leno: counts requests for {window:?}");
+        thread::sleep(window);
+        before = Some(std::mem::replace(&mut now, look(&source)?));
+    }
+    let mut graph = Graph::between(before.as_ref(), &now);
+    if chosen.namespace.is_some() || chosen.name.is_some() {
+        graph = graph.around(is_wanted);
+        let wanted = options.function.as_deref().unwrap_or_default();
+        let is_there = graph.nodes.iter().any(|node| is_wanted(&node.name));
+        ensure!(options.function.is_none() || is_there, "there is no function `{wanted}`; `leno graph` shows all");
+    }
+    graph.missing.iter().for_each(|missing| eprintln!("leno: {}", shown(missing)));
+    let text = match options.output {
+        Form::Text => graph.tree(),
+        Form::Dot => graph.dot(),
+        Form::Mermaid => graph.mermaid(),
+        Form::Json => {
+            println!("{}", shown_json(&json!(graph).to_string()));
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    text.lines().for_each(|line| println!("{}", shown(line)));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One look at the mesh, or at a node.
+pub(crate) fn look(source: &Source) -> Result<Mesh> {
+    let mut missing = Vec::new();
+    let at = Instant::now();
+    let functions = match source {
+        Source::ControlPlane(_) => rows(source, "functions", &mut missing)?,
+        Source::Node(_) => {
+            let mut functions: Vec<Value> = rows(source, "functions", &mut missing)?;
+            let externals: Vec<Value> = rows(source, "externals", &mut missing)?;
+            functions.extend(externals.iter().map(|row| json!({ "function": row["external"], "external": true })));
+            functions
+        }
+    };
+    let functions = serde_json::from_value(Value::Array(functions)).context("the rows of functions")?;
+    let (edges, refused) = (rows(source, "edges", &mut missing)?, rows(source, "destinations", &mut missing)?);
+    missing.sort();
+    missing.dedup();
+    Ok(Mesh { at, functions, edges, refused, missing })
+}
+
+fn rows<T: DeserializeOwned>(source: &Source, what: &str, missing: &mut Vec<String>) -> Result<Vec<T>> {
+    let rows = match source {
+        Source::ControlPlane(connection) => {
+            let page: ViewPage = connection.get(&format!("/v1/{what}"))?;
+            missing.extend(page.missing);
+            if page.missed > 0 {
+                missing.push(format!("{} rows of {what} are left out", page.missed));
+            }
+            Value::Array(page.rows)
+        }
+        Source::Node(node) => {
+            let (status, body) = node.ask(&format!("/{what}"))?;
+            ensure!(status == 200, "the node at {} answered {status}: {}", node.admin, shown(body.trim_end()));
+            serde_json::from_str(&body).context("the node's answer is not JSON")?
+        }
+    };
+    serde_json::from_value(rows).with_context(|| format!("the rows of {what}: is the other end of another release?"))
+}
