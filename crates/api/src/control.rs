@@ -14,6 +14,7 @@ mod leading;
 mod nodes;
 mod queries;
 mod quota;
+mod reruns;
 mod routes;
 mod server;
 mod service;

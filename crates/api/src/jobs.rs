@@ -10,11 +10,12 @@ use std::fmt;
 
 /// The rows of `leno get jobs`.
 pub(crate) fn rows(jobs: &[JobStatus]) -> Value {
-    let row = |JobStatus { job, node, completions, report, .. }: &JobStatus| {
+    let row = |JobStatus { job, node, completions, attempt, report, .. }: &JobStatus| {
         json!({
             "job": job.to_string(),
             "state": report.state,
             "node": node,
+            "attempt": attempt,
             "completions": format!("{}/{completions}", report.succeeded),
             "active": report.active,
             "failed": report.failed,
@@ -41,6 +42,7 @@ pub fn row_of(job: &Value) -> Value {
         "job": job["job"],
         "state": job["state"],
         "node": job["node"],
+        "attempt": job["attempt"],
         "completions": format!("{}/{}", job["succeeded"], job["completions"]),
         "active": job["active"],
         "failed": job["failed"],

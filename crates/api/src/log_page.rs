@@ -23,6 +23,9 @@ pub struct LogQuery {
     /// Only of the instance that ended last, on each node.
     #[serde(default)]
     pub previous: bool,
+    /// Only of this run of a job, from 1; without it, of the last run.
+    #[serde(default)]
+    pub attempt: Option<u32>,
     /// Of instances that were not read before, only so many of the last lines. Without it: all that nodes keep.
     #[serde(default)]
     pub tail: Option<u32>,
@@ -114,6 +117,7 @@ impl LogQuery {
             function: function.clone(),
             instance: self.instance,
             previous: self.previous,
+            attempt: self.attempt,
             tail: self.tail,
             after: marks.0.get(node).cloned().unwrap_or_default(),
             limit,

@@ -18,7 +18,7 @@ use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use leno_control::{Control, FunctionNode};
+use leno_control::{Control, FunctionNode, RerunError, Transaction};
 use leno_model::FunctionId;
 use leno_model::size::Size;
 use leno_model::{ChainLink, IN_NODE, InstanceState, Run};
@@ -108,10 +108,13 @@ async fn accept(admin: Arc<Admin>, listener: Listener, capacity: Arc<Semaphore>)
                 let (method, path) = (request.method(), request.uri().path());
                 let volume = path.strip_prefix(VOLUMES).filter(|_| *method == Method::DELETE).map(str::to_owned);
                 let is_upgrade = *method == Method::POST && path == upgrade::PATH;
-                Ok::<_, Infallible>(match volume {
-                    Some(volume) => admin.delete_volume(access, &volume).await,
-                    None if is_upgrade => admin.upgrade(access, request, upgrading).await,
-                    None => admin.answer(access, &request),
+                let rerun = path.strip_prefix(JOBS).and_then(|path| path.strip_suffix(RERUN));
+                let rerun = rerun.filter(|_| *method == Method::POST).map(str::to_owned);
+                Ok::<_, Infallible>(match (volume, rerun) {
+                    (Some(volume), _) => admin.delete_volume(access, &volume).await,
+                    (None, Some(job)) => admin.rerun_job(access, &job).await,
+                    (None, None) if is_upgrade => admin.upgrade(access, request, upgrading).await,
+                    (None, None) => admin.answer(access, &request),
                 })
             });
             let mut server = hyper::server::conn::http1::Builder::new();
@@ -194,6 +197,31 @@ impl Admin {
         match tokio::task::spawn_blocking(move || volumes.delete(&namespace, &name)).await {
             Ok(Ok(())) => text(StatusCode::OK, &format!("deleted the volume {volume}")),
             Ok(Err(error @ VolumeError::Unknown(_))) => text(StatusCode::NOT_FOUND, &error.to_string()),
+            Ok(Err(error)) => text(StatusCode::CONFLICT, &error.to_string()),
+            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        }
+    }
+
+    /// Runs an ended job, `NAMESPACE/NAME`, once more.
+    async fn rerun_job(&self, access: &Access, job: &str) -> Response<Full<Bytes>> {
+        let text = |status, body: &str| reply(status, "text/plain", format!("{body}\n"));
+        // A token may be for monitoring.
+        if !matches!(access, Access::Full) {
+            return text(StatusCode::FORBIDDEN, "jobs are run at the Unix socket, by the node's account or root");
+        }
+        let Some(control) = self.control.clone() else { return text(StatusCode::NOT_FOUND, ELSEWHERE.trim_end()) };
+        let id = match job.parse::<FunctionId>() {
+            Ok(id) => id,
+            Err(error) => return text(StatusCode::BAD_REQUEST, &error.to_string()),
+        };
+        let rerun =
+            tokio::task::spawn_blocking(move || control.rerun(&id, |_| Ok::<_, RerunError>(Transaction::default())));
+        match rerun.await {
+            Ok(Ok(attempt)) => {
+                tracing::info!(job, attempt, "a job is run again");
+                text(StatusCode::OK, &attempt.to_string())
+            }
+            Ok(Err(error @ RerunError::Unknown(_))) => text(StatusCode::NOT_FOUND, &error.to_string()),
             Ok(Err(error)) => text(StatusCode::CONFLICT, &error.to_string()),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
         }
@@ -483,6 +511,9 @@ fn told(image: &ImageState) -> (String, Option<&str>) {
 const RECENT: usize = 100;
 const LOGS: &str = "/logs/";
 const VOLUMES: &str = "/volumes/";
+/// The path of a job, and its end where the job is run again.
+const JOBS: &str = "/jobs/";
+const RERUN: &str = "/rerun";
 /// Bytes of lines in one page.
 const LOGS_BYTES: u32 = 1 << 20;
 /// This node's name on its own pages.

@@ -145,7 +145,7 @@ mod tests {
     fn question() -> Question {
         let function = "shop/checkout".parse().unwrap();
         let (instance, previous, tail, after) = (None, false, None, Vec::new());
-        Question::Output(OutputQuery { function, instance, previous, tail, after, limit: 1 })
+        Question::Output(OutputQuery { function, instance, previous, attempt: None, tail, after, limit: 1 })
     }
 
     fn declined(id: u64) -> v1::Answer {

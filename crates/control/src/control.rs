@@ -4,10 +4,12 @@ mod authority;
 mod for_node;
 mod nodes;
 mod publishing;
+mod reruns;
 
 pub use authority::{AuthorityStatus, RootStatus, RotateError};
 pub(crate) use nodes::JoinError;
 pub use publishing::{PublishError, PublishSummary};
+pub use reruns::RerunError;
 
 use crate::admission::Members;
 use crate::asking::{AskError, Questions};

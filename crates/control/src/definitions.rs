@@ -376,7 +376,7 @@ fn job(config: &FunctionConfig) -> Result<Option<JobDefinition>, DefinitionsErro
         subject: Subject::FunctionConfig(config.id.clone()),
         reason: "its run cannot be named".to_owned(),
     })?;
-    Ok(Some(JobDefinition { run, completions: job.completions, ttl: job.ttl }))
+    Ok(Some(JobDefinition { run, completions: job.completions, ttl: job.ttl, attempt: job.attempt() }))
 }
 
 fn identity(config: &FunctionConfig, trust_domain: &TrustDomain) -> Result<SpiffeId, DefinitionsError> {

@@ -110,6 +110,7 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("slice-bounded-metadata", &Resource::FunctionConfig(Box::new(configs::bounded_metadata())));
     resource("slice-external", &Resource::FunctionConfig(Box::new(configs::external())));
     resource("slice-job", &Resource::FunctionConfig(Box::new(configs::job())));
+    resource("slice-job-again", &Resource::FunctionConfig(Box::new(configs::job_again())));
     let [function, job] = configs::with_volumes();
     resource("slice-volumes", &Resource::FunctionConfig(Box::new(function)));
     resource("slice-job-volumes", &Resource::FunctionConfig(Box::new(job)));
@@ -137,6 +138,7 @@ fn golden_files_are_read_and_written_as_they_were() {
     let function = Some("shop/checkout".parse().unwrap());
     stored::<History>("stored-history-of-function", &History { function, ..history() });
     stored::<History>("stored-history-of-a-later-start", &History { first: Some(4), ..history() });
+    stored::<History>("stored-history-of-a-job", &History { reruns: Some(1), ..history() });
     stored::<Member>("stored-member", &member());
     let limits = CapacityLimits { cpu_millis: Some(4000), memory: Some(8 << 30), instances: Some(50) };
     stored::<Member>("stored-member-limited", &Member { limits, ..member() });

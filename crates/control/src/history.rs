@@ -7,6 +7,7 @@ use leno_model::revision::{self, Plan, Revision, Revisions, Split, Target, Templ
 use leno_model::{Container, Run, Wasm};
 use leno_model::{FunctionConfig, FunctionId, ModuleHash};
 use leno_wire::encoding::{EncodingError, from_bytes, to_bytes};
+use leno_wire::run_of;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,6 +47,9 @@ pub(crate) struct History {
     /// names revisions of an earlier history. Those below it have the share of the latest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<u32>,
+    /// How many times the latest revision, a job, was run again by hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reruns: Option<u32>,
 }
 
 /// One revision and its content.
@@ -176,6 +180,7 @@ impl History {
             }
             let number = self.first.filter(|_| self.kept.is_empty()).unwrap_or(self.latest() + 1);
             self.kept.push(RevisionRecord { number, template, created_ms: now_ms, failed: None });
+            self.reruns = None;
         }
         let (latest, plan) = (self.latest(), &config.revisions.plan);
         match &plan.rollout {
@@ -192,6 +197,11 @@ impl History {
         }
         self.collect(plan);
         Ok(())
+    }
+
+    /// The run of a job; `None`: it is a function, or its run cannot be named.
+    pub(crate) fn run_of(&self, config: &FunctionConfig) -> Option<String> {
+        matches!(config.run, Run::Job(_)).then(|| run_of(&self.config_for_delivery(config).ok()?)).flatten()
     }
 
     /// Moves the candidate to its next step. After the last step it becomes the stable revision.
@@ -245,6 +255,9 @@ impl History {
         let (primary, targets) = self.targets(&config.revisions.plan);
         let mut resolved = config.clone();
         resolved.set_revision(self.revision(config, primary)?);
+        if let Run::Job(job) = &mut resolved.run {
+            job.reruns = self.reruns.unwrap_or_default();
+        }
         let mut others: Vec<Revision> = Vec::new();
         for target in targets.iter().filter(|target| target.revision != primary) {
             if others.iter().all(|other| other.number != target.revision) {

@@ -12,6 +12,7 @@ pub(crate) struct JobDefinition {
     pub run: String,
     pub completions: u32,
     pub ttl: Option<Duration>,
+    pub attempt: u32,
 }
 
 /// How a run ended, and on which node.
@@ -30,6 +31,8 @@ pub struct JobStatus {
     pub node: Option<String>,
     /// How many processes must succeed.
     pub completions: u32,
+    /// The number of the run, from 1. It grows when the job is run again by hand.
+    pub attempt: u32,
     /// Progress of the run.
     #[serde(flatten)]
     pub report: JobReport,

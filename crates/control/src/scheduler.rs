@@ -248,6 +248,11 @@ impl Scheduler {
         }
     }
 
+    /// Whether a node may get another instance of this size.
+    pub(crate) fn has_capacity(&self, name: &str, instance: &Capacity) -> bool {
+        self.nodes.get(name).is_some_and(|node| !node.state.drained && node.free_instances(instance) > 0)
+    }
+
     /// Puts a function that is on no node on one that has it already. Returns whether it is there
     /// now.
     pub(crate) fn adopt(&mut self, id: &FunctionId, name: &Arc<str>) -> bool {

@@ -206,6 +206,7 @@ impl Listing {
                 ("JOB", "job", Plain),
                 ("STATE", "state", Plain),
                 ("NODE", "node", Plain),
+                ("ATTEMPT", "attempt", Plain),
                 ("COMPLETIONS", "completions", Plain),
                 ("ACTIVE", "active", Plain),
                 ("FAILED", "failed", Plain),

@@ -35,6 +35,9 @@ pub(crate) struct Options {
     /// Only the instance that ended last, on each node.
     #[arg(long, conflicts_with = "follow")]
     previous: bool,
+    /// Of a job, only the output of this run, from 1 (`leno get jobs` has the last one's number).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    attempt: Option<u32>,
     /// Only instances on this node; with a control plane.
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
@@ -111,6 +114,9 @@ impl Options {
                 )
             })?;
             filter += &format!("&instance={number}");
+        }
+        if let Some(attempt) = self.attempt {
+            filter += &format!("&attempt={attempt}");
         }
         if let Some(node) = &self.node {
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);

@@ -6,6 +6,7 @@
 mod output;
 
 mod allocator;
+mod arguments;
 mod authority_file;
 mod ca;
 mod check;
@@ -33,6 +34,7 @@ mod problems;
 mod programs;
 mod quantity;
 mod remote;
+mod rerun;
 mod screen;
 mod signals;
 mod suggest;
@@ -42,10 +44,10 @@ mod up;
 mod upgrade;
 mod version;
 
+use arguments::verb_first;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use leno_api::node::Address;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -279,6 +281,11 @@ enum Command {
         #[command(flatten)]
         node: NodeAddress,
     },
+    /// Run an ended job once more. Prints the number of the run.
+    ///
+    /// Asks the node of this account (`leno up`), unless --server, LENO_SERVER or --context names a
+    /// control plane.
+    Rerun(rerun::Arguments),
     /// Show flows: each request with its verdict and the rule that decided, and the names
     /// and system calls that jails refuse.
     ///
@@ -423,29 +430,6 @@ fn start(arguments: &node::Arguments, gateway: bool) -> anyhow::Result<ExitCode>
     harden::process(arguments.guards().debuggable).and_then(|()| node::run(arguments, gateway))
 }
 
-/// Moves options about whom to ask from before the verb to behind it: `leno --server URL get nodes`
-/// is `leno get --server URL nodes`. A verb without such an option refuses it.
-fn verb_first(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    const WITH_VALUE: [&str; 8] =
-        ["--server", "--token-file", "--ca", "--context", "--admin", "--admin-token", "--namespace", "-n"];
-    const WITHOUT: [&str; 2] = ["--all-namespaces", "-A"];
-    let mut arguments = arguments.peekable();
-    let mut ordered: Vec<OsString> = arguments.next().into_iter().collect();
-    let mut options = Vec::new();
-    while let Some(option) = arguments.next_if(|argument| {
-        let argument = argument.to_string_lossy();
-        WITHOUT.contains(&&*argument) || WITH_VALUE.contains(&argument.split('=').next().unwrap_or_default())
-    }) {
-        let has_value = WITH_VALUE.contains(&&*option.to_string_lossy());
-        options.push(option);
-        options.extend(arguments.next_if(|_| has_value));
-    }
-    ordered.extend(arguments.next());
-    ordered.extend(options);
-    ordered.extend(arguments);
-    ordered
-}
-
 fn main() -> ExitCode {
     // This comes before anything that could start a thread: the jailer must have a single thread.
     if jails::is_jailer() {
@@ -502,6 +486,7 @@ fn main() -> ExitCode {
         Command::Logs { functions, namespace, options, server, node } => {
             logs::run(&functions, &namespace, &options, (&server, &node))
         }
+        Command::Rerun(arguments) => rerun::run(&arguments),
         Command::Observe { filter, printing, server, node } => observe::run((&node, &server), &filter, &printing),
         Command::Graph { options, server, node } => graph::run(&options, (&server, &node)),
         Command::Suggest(Suggest::Egress { function, format, node }) => suggest::egress(&function, &node, format),
@@ -526,24 +511,5 @@ mod tests {
     #[test]
     fn commands_and_their_options_are_well_formed() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn options_about_whom_to_ask_may_stand_before_the_verb() {
-        let ordered = |line: &str| {
-            let ordered = verb_first(line.split(' ').map(OsString::from)).into_iter();
-            ordered.map(|argument| argument.into_string().unwrap()).collect::<Vec<_>>().join(" ")
-        };
-        assert_eq!(ordered("leno --server s -n demo get functions"), "leno get --server s -n demo functions");
-        assert_eq!(ordered("leno --server=s -A get functions"), "leno get --server=s -A functions");
-        assert_eq!(ordered("leno get functions --server s"), "leno get functions --server s");
-        assert_eq!(ordered("leno --help"), "leno --help");
-        assert_eq!(ordered("leno --server"), "leno --server");
-        for line in ["leno token join --server s", "leno token --server s join", "leno --server s token join"] {
-            let cli = Cli::try_parse_from(verb_first(line.split(' ').map(OsString::from))).ok().unwrap();
-            let Command::Token { server, .. } = cli.command else { panic!("{line}") };
-            assert_eq!(server.server.as_deref(), Some("s"), "{line}");
-        }
-        assert!(Cli::try_parse_from(verb_first("leno --server s check a".split(' ').map(OsString::from))).is_err());
     }
 }

@@ -328,6 +328,7 @@ impl Listing {
                 ("JOB", "job", Plain),
                 ("STATE", "state", Plain),
                 ("NODE", "node", Plain),
+                ("ATTEMPT", "attempt", Plain),
                 ("COMPLETIONS", "completions", Plain),
                 ("FAILED", "failed", Plain),
                 ("AGE", "start", Age),

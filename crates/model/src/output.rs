@@ -45,6 +45,8 @@ pub struct OutputQuery {
     pub instance: Option<u64>,
     /// Only of the instance that ended last.
     pub previous: bool,
+    /// Only of this run of a job; `None`: of the last one.
+    pub attempt: Option<u32>,
     /// Maximum number of lines of each instance that is not in `after`: its last ones.
     pub tail: Option<u32>,
     /// How far the reader has read each instance.

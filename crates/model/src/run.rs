@@ -281,6 +281,21 @@ pub struct Job {
     pub active_deadline: Option<Duration>,
     /// How long listings show the job after its end; `None`: while it is defined.
     pub ttl: Option<Duration>,
+    /// How many times it was run again by hand. Each one is another run.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reruns: u32,
+}
+
+impl Job {
+    /// The number of the run, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.reruns.saturating_add(1)
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// A WASI HTTP component that the node runs.

@@ -69,7 +69,10 @@ impl Answerer {
     fn output(&self, read: &OutputQuery) -> Answer {
         match self.supervisor.read_output(read) {
             Some(output) => Answer::Output(output),
-            None => Answer::Declined(format!("it has no function or job {}", read.function)),
+            None => Answer::Declined(match read.attempt {
+                Some(attempt) => format!("it has no output of attempt {attempt} of {}", read.function),
+                None => format!("it has no function or job {}", read.function),
+            }),
         }
     }
 

@@ -112,11 +112,13 @@ struct Entries {
 
 struct EndedRun {
     id: FunctionId,
+    attempt: u32,
     status_store: Arc<StatusStore>,
     removed: Instant,
 }
 
 struct Entry {
+    attempt: u32,
     run_status: Arc<RunStatus>,
     task: Task,
 }
@@ -147,7 +149,9 @@ impl Jobs {
             return;
         }
         entries.cancel(&spec.id);
-        entries.ended.retain(|ended| ended.id != spec.id);
+        // The output of earlier attempts stays, that of another definition does not.
+        let attempt = spec.job.attempt();
+        entries.ended.retain(|ended| ended.id != spec.id || ended.attempt < attempt);
         // Two runs of a job never overlap.
         let predecessors = entries.ending.iter().filter(|(id, _)| *id == spec.id).map(|(_, task)| task.clone());
         let predecessors: Vec<_> = predecessors.collect();
@@ -167,7 +171,7 @@ impl Jobs {
             run.live().await;
             drop(alive);
         });
-        entries.jobs.insert(id, Entry { run_status, task: Task { target, ended } });
+        entries.jobs.insert(id, Entry { attempt, run_status, task: Task { target, ended } });
     }
 
     pub(crate) fn remove(&self, id: &FunctionId) {
@@ -190,18 +194,21 @@ impl Jobs {
     }
 
     pub(crate) fn output(&self, id: &FunctionId) -> Vec<OutputLine> {
-        let Some(status_store) = self.status_store(id) else { return Vec::new() };
+        let Some(status_store) = self.status_store(id, None) else { return Vec::new() };
         let record = status_store.lock();
         record.output.values().flat_map(OutputBuffer::lines).cloned().collect()
     }
 
-    /// The status store with the output of a job's processes. That of a removed job whose run had
-    /// ended stays for a day.
-    pub(crate) fn status_store(&self, id: &FunctionId) -> Option<Arc<StatusStore>> {
+    /// The status store with the output of a job's processes, of this attempt or of the last one.
+    /// That of a removed job whose run had ended stays for a day.
+    pub(crate) fn status_store(&self, id: &FunctionId, attempt: Option<u32>) -> Option<Arc<StatusStore>> {
+        let is_wanted = |number: u32| attempt.is_none_or(|attempt| attempt == number);
         let mut entries = self.entries();
         entries.expire();
-        let present = entries.jobs.get(id).map(|entry| &entry.run_status.status_store);
-        let ended = || entries.ended.iter().find(|ended| ended.id == *id).map(|ended| &ended.status_store);
+        let present = entries.jobs.get(id).filter(|entry| is_wanted(entry.attempt));
+        let present = present.map(|entry| &entry.run_status.status_store);
+        let mut ended = entries.ended.iter().rev().filter(|ended| ended.id == *id && is_wanted(ended.attempt));
+        let ended = || ended.next().map(|ended| &ended.status_store);
         present.or_else(ended).cloned()
     }
 
@@ -241,7 +248,12 @@ impl Entries {
             self.ending.push((id.clone(), entry.task));
             if entry.run_status.lock().state != JobState::Running {
                 let status_store = Arc::clone(&entry.run_status.status_store);
-                self.keep_ended(EndedRun { id: id.clone(), status_store, removed: Instant::now() });
+                self.keep_ended(EndedRun {
+                    id: id.clone(),
+                    attempt: entry.attempt,
+                    status_store,
+                    removed: Instant::now(),
+                });
             }
         }
     }

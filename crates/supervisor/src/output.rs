@@ -146,7 +146,7 @@ mod tests {
 
     fn query(after: Vec<OutputMark>, limit: u32) -> OutputQuery {
         let function = FunctionId::new("orders", "order-service").unwrap();
-        OutputQuery { function, instance: None, previous: false, tail: None, after, limit }
+        OutputQuery { function, instance: None, previous: false, attempt: None, tail: None, after, limit }
     }
 
     fn read(kept: &OutputBuffer, query: &OutputQuery) -> (Vec<String>, Output) {

@@ -410,7 +410,7 @@ impl Supervisor {
             let entries = functions.get(id)?;
             Some(entries.iter().map(|entry| Arc::clone(&entry.function.status_store)).collect::<Vec<_>>())
         });
-        let job = self.inner.jobs.status_store(id);
+        let job = self.inner.jobs.status_store(id, query.attempt);
         if status_stores.is_none() && job.is_none() {
             return None;
         }

@@ -110,7 +110,7 @@ impl Service {
 }
 
 /// An audit entry, with a function that stores it with the change.
-fn noted(caller: &Caller, what: String, action: Action) -> Result<(AuditEntry, Transaction), ApiError> {
+pub(super) fn noted(caller: &Caller, what: String, action: Action) -> Result<(AuditEntry, Transaction), ApiError> {
     let entry = entry(caller, vec![AuditChange { what, action, before: 0 }]);
     let mut transaction = Transaction::default();
     audit::add(&mut transaction, &entry)?;

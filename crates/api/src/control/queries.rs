@@ -9,7 +9,7 @@ use leno_config::DocumentId;
 use leno_control::{AskError, Control};
 use leno_model::{CandidatePrograms, FunctionId};
 use leno_wire::{Answer, Question, ReplaySummary};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -48,8 +48,14 @@ impl Service {
         }
         let before = Marks::read(&query.after).map_err(|error| ApiError::Bad(error.to_string()))?;
         let (mut page, mut marks) = (LogPage::default(), before.clone());
-        let mut nodes = control.nodes_of(id);
-        if nodes.is_empty() {
+        let mut nodes = match query.attempt {
+            // Any node may have run it.
+            Some(_) => control.nodes_with(&BTreeSet::new()),
+            None => control.nodes_of(id),
+        };
+        if let Some(node) = query.node.as_ref().filter(|_| is_there("Job")) {
+            nodes = vec![node.as_str().into()];
+        } else if nodes.is_empty() {
             page.missing.push(format!("no node has {id}"));
         } else if let Some(node) = &query.node {
             nodes.retain(|known| **known == **node);
@@ -70,12 +76,21 @@ impl Service {
                 (node, answer)
             });
         }
+        let (mut answered, mut declined) = (false, Vec::new());
         while let Some(Ok((node, answer))) = asking.join_next().await {
             match answer {
-                Ok(Answer::Output(output)) => page.add(&node, output, &mut marks),
+                Ok(Answer::Output(output)) => {
+                    answered = true;
+                    page.add(&node, output, &mut marks);
+                }
+                // One of the nodes has run the attempt.
+                Ok(Answer::Declined(reason)) if query.attempt.is_some() => {
+                    declined.push(format!("node {node}: {reason}"));
+                }
                 answer => page.missing.push(format!("node {node}: {}", why_not(answer))),
             }
         }
+        page.missing.extend(declined.into_iter().filter(|_| !answered));
         page.missing.sort();
         Ok(page.finish(&marks))
     }

@@ -9,7 +9,8 @@ use super::service::Service;
 use super::tokens::Caller;
 use super::types::{
     AuditEntry, AuthorityAnswer, ChangeAnswer, ChangeRequest, CordonRequest, Documents, JoinTokenRequest,
-    NamespaceStatus, NewJoinToken, NewToken, Refusal, Role, RotationRequest, StoredDocument, TokenInfo, TokenRequest,
+    NamespaceStatus, NewJoinToken, NewToken, Refusal, RerunAnswer, Role, RotationRequest, StoredDocument, TokenInfo,
+    TokenRequest,
 };
 use super::views;
 use crate::jobs;
@@ -53,6 +54,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         .route("/v1/destinations", get(views::destinations))
         .route("/v1/requests/{id}", get(views::explain))
         .route("/v1/logs/{namespace}/{name}", get(logs))
+        .route("/v1/jobs/{namespace}/{name}/rerun", post(rerun_job))
         .route("/v1/audit", get(audit_log))
         .route("/v1/tokens", get(tokens).post(create_token))
         .route("/v1/tokens/{id}", delete(revoke_token))
@@ -94,6 +96,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         views::destinations,
         views::explain,
         logs,
+        rerun_job,
         audit_log,
         tokens,
         create_token,
@@ -280,6 +283,32 @@ async fn logs(
     let Query(query) = query.map_err(|rejection| ApiError::Bad(rejection.body_text()))?;
     let id = FunctionId::new(&namespace, &name).map_err(|error| ApiError::Bad(error.to_string()))?;
     service.logs(&caller, &id, &query).await.map(Json)
+}
+
+/// Runs an ended job once more.
+#[utoipa::path(
+    post, path = "/v1/jobs/{namespace}/{name}/rerun",
+    params(
+        ("namespace" = String, Path, description = "Namespace of the job."),
+        ("name" = String, Path, description = "Name of the job."),
+    ),
+    responses(
+        (status = 200, description = "The run is stored, and begins.", body = RerunAnswer),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+        (status = 404, description = "There is no such job.", body = Refusal),
+        (status = 409, description = "Its last run has not ended.", body = Refusal),
+        (status = 421, description = "Another control plane takes changes; `leader` is its address.", body = Refusal),
+        (status = 503, description = "The store does not answer.", body = Refusal),
+    )
+)]
+async fn rerun_job(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    Path((namespace, name)): Path<(String, String)>,
+) -> Result<Json<RerunAnswer>, ApiError> {
+    let id = FunctionId::new(&namespace, &name).map_err(|error| ApiError::Bad(error.to_string()))?;
+    block_in_place(|| service.rerun_job(&caller, &id)).map(Json)
 }
 
 #[derive(Deserialize, IntoParams)]

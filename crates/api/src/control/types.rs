@@ -117,6 +117,14 @@ pub enum Action {
     Deleted,
 }
 
+/// A run of a job that begins.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RerunAnswer {
+    /// The number of the run, from 1.
+    pub attempt: u32,
+}
+
 /// A stored document.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]

@@ -99,6 +99,7 @@ pub(super) fn job(
         backoff_limit: count(&scope.field("backoffLimit"), spec.backoff_limit, 0..=1000),
         active_deadline: limit("activeDeadline", spec.active_deadline, MILLISECOND),
         ttl: limit("ttlAfterFinished", spec.ttl_after_finished, Duration::default()),
+        reruns: 0,
     };
     Function {
         origin: root.origin(),

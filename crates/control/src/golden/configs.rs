@@ -185,8 +185,18 @@ pub(super) fn job() -> FunctionConfig {
         backoff_limit: 6,
         active_deadline: Some(Duration::from_secs(3600)),
         ttl: Some(Duration::from_secs(86_400)),
+        reruns: 0,
     };
     FunctionConfig { engine: Some(Engine::Wasm), ..plain("shop/report", Run::Job(job)) }
+}
+
+/// A job that was run again by hand.
+pub(super) fn job_again() -> FunctionConfig {
+    let mut config = job();
+    if let Run::Job(job) = &mut config.run {
+        job.reruns = 1;
+    }
+    config
 }
 
 /// A function with volumes on disk, and bounds of them.

@@ -139,8 +139,18 @@ fn questions() {
         function: id("shop/checkout"),
         instance: Some(3),
         previous: true,
+        attempt: None,
         tail: Some(100),
         after: vec![mark],
+        limit: 65_536,
+    });
+    let of_attempt = Question::Output(OutputQuery {
+        function: id("shop/report"),
+        instance: None,
+        previous: false,
+        attempt: Some(2),
+        tail: None,
+        after: Vec::new(),
         limit: 65_536,
     });
     let (argument, namespaces) = ("7-12".to_owned(), ["shop".to_owned()].into());
@@ -179,7 +189,13 @@ fn questions() {
     let rows = vec![r#"{"kind":"inbound"}"#.to_owned()];
     let seen = Answer::View(ViewRows { rows, missed: 5, next: "8-20".to_owned() });
     let refused = Answer::Declined("another replay is under way".to_owned());
-    for (name, question) in [("question-replay", replay), ("question-output", read), ("question-view", view)] {
+    let questions = [
+        ("question-replay", replay),
+        ("question-output", read),
+        ("question-output-attempt", of_attempt),
+        ("question-view", view),
+    ];
+    for (name, question) in questions {
         let sent = question.to_wire(7).unwrap();
         assert_eq!(Question::from_wire(sent.clone()), Ok(question));
         to_node(name, to_node::Message::Question(sent));

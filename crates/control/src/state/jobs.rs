@@ -8,6 +8,7 @@
 
 use super::node::Node;
 use super::nodes::Nodes;
+use crate::admission::Cordon;
 use crate::definitions::{CompiledDefinitions, Function};
 use crate::job::{JobDefinition, JobEvent, JobStatus, Outcome};
 use crate::scheduler::Scheduler;
@@ -16,6 +17,7 @@ use leno_wire::{JobReport, JobState, Placement};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::mem;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Maximum number of stored events of each job.
 const MAX_EVENTS: usize = 20;
@@ -42,12 +44,14 @@ struct Job {
     node: Option<Arc<str>>,
     report: JobReport,
     events: VecDeque<JobEvent>,
+    /// The node of the previous run, which has its output.
+    previous: Option<Arc<str>>,
 }
 
 impl Job {
     fn new(definition: JobDefinition, node: Option<Arc<str>>) -> Self {
         let report = JobReport::pending(&definition.run);
-        Self { definition, node, report, events: VecDeque::new() }
+        Self { definition, node, report, events: VecDeque::new(), previous: None }
     }
 
     fn has_ended(&self) -> bool {
@@ -149,10 +153,12 @@ impl Jobs {
         };
         match self.defined.get_mut(id) {
             Some(job) if job.definition.run == definition.run => {}
-            // The new run goes to the node of the previous run, which ends that first.
             before => {
-                let node = before.and_then(|job| job.node.clone());
+                // While the previous run has not ended, the new run goes to its node, which ends it
+                // first.
+                let node = before.as_ref().filter(|job| !job.has_ended()).and_then(|job| job.node.clone());
                 let mut job = Job::new(definition.clone(), node);
+                job.previous = before.and_then(|job| job.node.clone());
                 if let Some(Outcome { node, report }) = earlier.flatten()
                     && report.run == definition.run
                 {
@@ -161,6 +167,22 @@ impl Jobs {
                 self.defined.insert(id.clone(), job);
             }
         }
+    }
+
+    /// Records that a job was run again by hand.
+    pub(super) fn record_rerun(&mut self, id: &FunctionId, at: SystemTime, events: Vec<JobEvent>) {
+        let Some(job) = self.defined.get_mut(id) else { return };
+        let from = events.last().map_or(JobState::Pending, |event| event.to);
+        job.events.extend(events);
+        let reason = format!("attempt {}: run again by hand", job.definition.attempt);
+        job.record_event(JobEvent { at, from, to: JobState::Pending, reason });
+    }
+
+    /// The last events of a job, oldest first, and whether it has ended; `None`: there is no such
+    /// job.
+    pub(super) fn history(&self, id: &FunctionId) -> Option<(JobState, Vec<JobEvent>)> {
+        let job = self.defined.get(id)?;
+        Some((job.report.state, job.events.iter().cloned().collect()))
     }
 
     /// Assigns a node to each job that needs one. Returns the jobs that have another node.
@@ -188,6 +210,13 @@ impl Jobs {
         !node.is_some_and(|node| node.present && node.may_run(id))
     }
 
+    /// The node of the previous run, if that may run the job again.
+    fn previous_node(&self, id: &FunctionId, nodes: &Nodes) -> Option<Arc<str>> {
+        let (name, node) = nodes.all.get_key_value(self.defined.get(id)?.previous.as_ref()?)?;
+        let may = node.present && !node.behind && node.cordon == Cordon::Open && node.may_run(id);
+        may.then(|| name.clone())
+    }
+
     fn choose_node(
         &self,
         id: &FunctionId,
@@ -199,10 +228,16 @@ impl Jobs {
         if job.node.is_none() && self.may_run_unseen(id, nodes) {
             return None;
         }
+        let previous = self.previous_node(id, nodes);
         let able = nodes.all.iter().filter(|(_, node)| node.present && node.admission.placement.hosts(id));
-        let chosen = able.min_by_key(|(name, _)| (self.count_on(name), (*name).clone())).map(|(name, _)| name.clone());
+        let rank = |name: &Arc<str>| (previous.as_ref() != Some(name), self.count_on(name), name.clone());
+        let chosen = able.min_by_key(|(name, _)| rank(name)).map(|(name, _)| name.clone());
         chosen.or_else(|| {
             let demand = compiled.functions.get(id)?.demand.clone();
+            if let Some(previous) = previous.filter(|previous| scheduler.has_capacity(previous, &demand.instance)) {
+                scheduler.set_function(id, demand.clone(), true);
+                scheduler.adopt(id, &previous);
+            }
             scheduler.set_function(id, demand, false);
             let chosen = scheduler.nodes_of(id).first().cloned()?;
             scheduler.reserve(id, &chosen, 1);
@@ -274,6 +309,7 @@ impl Jobs {
             job: id.clone(),
             node: job.node.as_deref().map(str::to_owned),
             completions: job.definition.completions,
+            attempt: job.definition.attempt,
             report: job.report.clone(),
             ttl: job.definition.ttl,
             events: job.events.iter().cloned().collect(),

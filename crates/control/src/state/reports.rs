@@ -3,12 +3,14 @@
 use super::State;
 use super::effect::Effect;
 use super::node::ready;
-use crate::job::Outcome;
+use crate::definitions::PreparedFunction;
+use crate::history::History;
+use crate::job::{JobEvent, Outcome};
 use crate::status::Counters;
 use leno_model::FunctionId;
-use leno_wire::{Capacity, Instance, JobReport, LimitDemand, Load, RevisionCounts};
+use leno_wire::{Capacity, Instance, JobReport, JobState, LimitDemand, Load, RevisionCounts};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 impl State {
     /// Applies a node's report of all its instances of `function`.
@@ -126,6 +128,18 @@ impl State {
         self.nodes.session(name, number)?;
         self.nodes.all.get_mut(name)?.counters.reports += 1;
         self.hosting.jobs.report(name, id, report)
+    }
+
+    /// The state of a job, and its last events; `None`: there is no such job.
+    pub(crate) fn job_history(&self, id: &FunctionId) -> Option<(JobState, Vec<JobEvent>)> {
+        self.hosting.jobs.history(id)
+    }
+
+    /// Begins another run of an ended job. `events` are those of the runs before.
+    pub(crate) fn rerun(&mut self, prepared: PreparedFunction, history: History, events: Vec<JobEvent>) {
+        let id = prepared.id.clone();
+        self.put(prepared, history);
+        self.hosting.jobs.record_rerun(&id, SystemTime::now(), events);
     }
 
     /// Whether the job has not ended and `outcome` is of its current run.

@@ -26,8 +26,8 @@ use crate::rotation::AuthorityRecord;
 use leno_config::Permissions;
 use leno_identity::MembershipMark;
 use leno_model::{FunctionConfig, FunctionId};
+use leno_wire::check_node_name;
 use leno_wire::encoding::{from_bytes, to_bytes};
-use leno_wire::{check_node_name, run_of};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -129,8 +129,8 @@ impl Store {
         for id in before.0.keys().filter(|id| !after.0.contains_key(*id)) {
             transaction.delete(format!("{REVISIONS}{id}"));
         }
-        let runs: BTreeMap<&FunctionId, String> =
-            definitions.configs.iter().filter_map(|(id, config)| Some((id, run_of(config)?))).collect();
+        let run = |(id, config)| Some((id, after.0.get(id)?.run_of(config)?));
+        let runs: BTreeMap<&FunctionId, String> = definitions.configs.iter().filter_map(run).collect();
         for (id, outcome) in self.outcomes()? {
             // A job that goes back to an earlier definition runs again.
             if runs.get(&id) != Some(&outcome.report.run) {
@@ -177,7 +177,7 @@ impl Store {
             transaction.put(format!("{REVISIONS}{id}"), encode(backend, history)?);
             let key = format!("{OUTCOMES}{id}");
             let outcome = backend.get(&key)?.map(|entry| decode::<Outcome>(backend, &entry)).transpose()?;
-            if outcome.is_some_and(|outcome| run_of(config).as_ref() != Some(&outcome.report.run)) {
+            if outcome.is_some_and(|outcome| history.run_of(config).as_ref() != Some(&outcome.report.run)) {
                 transaction.delete(key);
             }
         }
@@ -187,6 +187,16 @@ impl Store {
             }
         }
         commit_in_parts(backend, transaction)
+    }
+
+    /// Replaces the revisions of a job that is to run again, and forgets its outcome. `noted` is
+    /// stored atomically with it.
+    pub(crate) fn rerun(&self, id: &FunctionId, history: &History, noted: Transaction) -> Result<(), StoreError> {
+        let Some(backend) = &self.0 else { return Ok(()) };
+        let mut transaction = noted;
+        transaction.put(format!("{REVISIONS}{id}"), encode(&**backend, history)?);
+        transaction.delete(format!("{OUTCOMES}{id}"));
+        backend.commit(&transaction).map(drop)
     }
 
     /// Replaces the revisions of one function.

@@ -140,7 +140,15 @@ async fn releases_talk_if_they_share_a_version_of_the_protocol() {
 /// The question to a node in these tests.
 fn question() -> Question {
     let (instance, previous, tail, after) = (None, false, None, Vec::new());
-    Question::Output(OutputQuery { function: FRONTEND.parse().unwrap(), instance, previous, tail, after, limit: 1000 })
+    Question::Output(OutputQuery {
+        function: FRONTEND.parse().unwrap(),
+        instance,
+        previous,
+        attempt: None,
+        tail,
+        after,
+        limit: 1000,
+    })
 }
 
 #[tokio::test]

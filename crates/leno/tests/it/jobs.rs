@@ -191,3 +191,120 @@ fn a_job_runs_once_across_ten_leaders_that_are_killed() {
         assert_eq!(runs(&name), 1, "{name}");
     }
 }
+
+/// A job that notes its run in the file, writes `run N` and waits for the file `END.N`.
+fn waiting_job(name: &str, folder: &str) -> String {
+    let script = format!(
+        "echo x >> {folder}/{name}\nn=$(wc -l < {folder}/{name})\necho run $n\nwhile ! [ -e {folder}/{name}.end.$n ]; do sleep 0.1; done"
+    );
+    job(name, &script, "  backoffLimit: 0")
+}
+
+#[test]
+fn an_ended_job_runs_once_more_by_hand() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let runs = || fs::read_to_string(folder.path().join("report")).unwrap_or_default().lines().count();
+    let end = |run: usize| fs::write(folder.path().join(format!("report.end.{run}")), "").unwrap();
+    let document = waiting_job("report", path);
+    let mut mesh = Mesh::start(&document);
+    let rerun = |mesh: &Mesh| {
+        let output = mesh.leno(&["rerun", "job", "test/report"]);
+        (output.status.success(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    };
+    mesh.wait_for("the first run", |_| runs() == 1);
+    let (done, told) = rerun(&mesh);
+    assert!(!done && told.contains("has not ended"), "{told}");
+    end(1);
+    ended(&mut mesh, "test/report");
+    let (done, told) = rerun(&mesh);
+    assert!(done && told.contains("test/report: attempt 2 begins"), "{told}");
+    mesh.wait_for("the second run", |_| runs() == 2);
+    assert!(!rerun(&mesh).0, "it runs");
+    end(2);
+    let row = ended(&mut mesh, "test/report");
+    assert_eq!((&row["attempt"], &row["state"]), (&2.into(), &"succeeded".into()), "{row}");
+    // Each run has its output, and the last one is shown without a number.
+    let logs = |more: &[&str]| {
+        let output = mesh.leno(&[&["logs", "test/report"], more].concat());
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    for (more, of_run) in [(&["--attempt", "1"][..], 1), (&["--attempt", "2"], 2), (&[], 2)] {
+        let shown = logs(more);
+        let is_shown = |run: usize| shown.contains(&format!("run {run}"));
+        assert!(is_shown(of_run) && !is_shown(3 - of_run), "{more:?}: {shown}");
+    }
+    assert!(logs(&["--attempt", "3"]).contains("there is no"), "{}", logs(&["--attempt", "3"]));
+    let events = mesh.admin("/events").json();
+    let by_hand = |event: &Value| event["reason"] == "attempt 2: run again by hand";
+    assert!(events.as_array().unwrap().iter().any(by_hand), "{events}");
+    assert!(String::from_utf8(mesh.leno(&["rerun", "job", "test/none"]).stderr).unwrap().contains("there is no job"));
+}
+
+#[test]
+fn a_job_that_is_run_again_runs_once_whoever_leads() {
+    let server = EtcdServer::start();
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (mesh, ca, passphrase, etcd) = (path("mesh.yaml"), path("ca.pem"), path("passphrase"), server.address());
+    fs::write(&mesh, MESH).unwrap();
+    fs::write(&passphrase, "correct horse battery").unwrap();
+    let arguments =
+        ["--etcd", &*etcd, "--etcd-lease", "2", "--mesh", &*mesh, "--ca", &*ca, "--ca-passphrase", &*passphrase];
+    let leader = Control::start(tempfile::tempdir().unwrap(), &arguments);
+    let follower = Control::start_following(&leader, &arguments);
+    let mut controls = [leader, follower];
+    let other = controls[1].nodes();
+    let _nodes =
+        ["one", "two"].map(|name| Node::join_at(&Place::here(), &controls[0], name, &[], &["--control", &*other]));
+    let runs = || fs::read_to_string(path("report")).unwrap_or_default().lines().count();
+    let end = |run: usize| fs::write(path(&format!("report.end.{run}")), "").unwrap();
+    let is = |control: &Control, state: &str, attempt: u64| {
+        let job = control.try_get("/v1/status").map(|(_, status)| status["jobs"][0].clone()).unwrap_or_default();
+        job["state"] == state && job["attempt"] == attempt
+    };
+    controls[0].apply(&waiting_job("report", &path("")));
+    end(1);
+    controls[0].eventually("the end of the job", |control| is(control, "succeeded", 1));
+
+    // Those who may not change the namespace may not run its jobs.
+    let token = |arguments: &[&str]| {
+        let made = controls[0].leno(&[&["token", "create", "--role"], arguments].concat());
+        String::from_utf8(made.stdout).unwrap().trim().to_owned()
+    };
+    let (reader, stranger) = (token(&["reader"]), token(&["editor", "--namespace", "other"]));
+    let rerun = "/v1/jobs/test/report/rerun";
+    for token in [&reader, &stranger] {
+        assert_eq!(controls[0].post(token, rerun, &Value::Null).0, 403);
+    }
+    let (status, answer) = controls[0].post(&controls[0].token(), rerun, &Value::Null);
+    assert_eq!((status, &answer["attempt"]), (200, &2.into()), "{answer}");
+    assert_eq!(controls[0].post(&controls[0].token(), rerun, &Value::Null).0, 409);
+    // The leader may die before a node has heard of the run, and while it runs.
+    controls[0].kill();
+    controls[1].eventually("the other one to lead", |control| {
+        control.ready().as_deref() == Some("leads\n") && is(control, "running", 2) && runs() == 2
+    });
+    controls[0].start_again_following();
+    controls[1].kill();
+    end(2);
+    controls[0].eventually("the end of the second run", |control| is(control, "succeeded", 2));
+    controls[1].start_again_following();
+    let audit = controls[0].leno(&["get", "audit", "--json"]);
+    assert!(String::from_utf8(audit.stdout).unwrap().contains("attempt 2 of job test/report"));
+    // The run of the first attempt was known to the node alone, which still has its output.
+    let shown = |attempt: &str| {
+        let output = controls[0].leno(&["logs", "test/report", "--attempt", attempt]);
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    assert!(shown("2").contains("run 2"), "{}", shown("2"));
+    assert!(shown("1").contains("run 1"), "{}", shown("1"));
+    // A job that starts after every job that would run again.
+    controls[0].apply(&job("last", "true", ""));
+    controls[0].eventually("the end of the last job", |control| {
+        let jobs = control.try_get("/v1/status").map(|(_, status)| status["jobs"].clone()).unwrap_or_default();
+        jobs.as_array()
+            .is_some_and(|jobs| jobs.iter().any(|job| job["job"] == "test/last" && job["state"] == "succeeded"))
+    });
+    assert_eq!(runs(), 2);
+}

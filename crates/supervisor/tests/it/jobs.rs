@@ -32,7 +32,15 @@ impl ScriptJob {
             container: None,
             grace: FOREVER,
         };
-        let job = Job { process, parallelism: 1, completions: 1, backoff_limit: 0, active_deadline: None, ttl: None };
+        let job = Job {
+            process,
+            parallelism: 1,
+            completions: 1,
+            backoff_limit: 0,
+            active_deadline: None,
+            ttl: None,
+            reruns: 0,
+        };
         Self { folder, spec: JobSpec { id: id(), run: "1".to_owned(), job, container: None, files: FileAccess::Any } }
     }
 

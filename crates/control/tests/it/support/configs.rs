@@ -68,7 +68,15 @@ pub(crate) fn job(name: &str, callees: &[&str], edition: u32) -> FunctionConfig 
         container: None,
         grace: Duration::ZERO,
     };
-    let job = Job { process, parallelism: 1, completions: edition, backoff_limit: 6, active_deadline: None, ttl: None };
+    let job = Job {
+        process,
+        parallelism: 1,
+        completions: edition,
+        backoff_limit: 6,
+        active_deadline: None,
+        ttl: None,
+        reruns: 0,
+    };
     FunctionConfig { run: Run::Job(job), ..config(name, callees, 1) }
 }
 
