@@ -63,8 +63,8 @@ pub struct Admin {
     pub configured: watch::Receiver<bool>,
     /// Whether the configuration is in force and every identity certified.
     pub ready: watch::Receiver<bool>,
-    /// Receives upgrade requests, one at a time; `None`: this process cannot be upgraded.
-    pub upgrades: Option<mpsc::Sender<upgrade::Pending>>,
+    /// Receives upgrade requests, one at a time.
+    pub upgrades: mpsc::Sender<upgrade::Pending>,
 }
 
 /// A running listener.
@@ -243,12 +243,6 @@ impl Admin {
                 "an upgrade is asked for at the Unix socket, by the node's account or root",
             );
         }
-        let Some(upgrades) = &self.upgrades else {
-            return text(
-                StatusCode::NOT_FOUND,
-                "a control plane is in this process, so it cannot be upgraded; start it again",
-            );
-        };
         let body = Limited::new(request.into_body(), MOST_ASKED).collect().await;
         let ask = body.map_err(|error| error.to_string()).and_then(|body| {
             serde_json::from_slice::<upgrade::UpgradeRequest>(&body.to_bytes()).map_err(|error| error.to_string())
@@ -261,7 +255,7 @@ impl Admin {
             return text(StatusCode::CONFLICT, "it is still starting");
         }
         let (answer, answered) = oneshot::channel();
-        if upgrades.try_send(upgrade::Pending { request: ask, answer }).is_err() {
+        if self.upgrades.try_send(upgrade::Pending { request: ask, answer }).is_err() {
             return text(StatusCode::CONFLICT, "another upgrade is under way");
         }
         under_way.store(true, Ordering::Relaxed);

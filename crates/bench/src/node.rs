@@ -93,6 +93,7 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         capacity: None,
         settings: Settings::default(),
         parent: None,
+        own_control: true,
     };
     let engines = Arc::new(Engines::only(engine));
     let running = leno_node::start(mesh, NonZeroUsize::new(1), engines, Arc::default(), join).await?;

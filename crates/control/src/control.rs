@@ -5,11 +5,13 @@ mod for_node;
 mod nodes;
 mod publishing;
 mod reruns;
+mod state_export;
 
 pub use authority::{AuthorityStatus, RootStatus, RotateError};
 pub(crate) use nodes::JoinError;
 pub use publishing::{PublishError, PublishSummary};
 pub use reruns::RerunError;
+pub use state_export::ImportError;
 
 use crate::admission::Members;
 use crate::asking::{AskError, Questions};

@@ -45,7 +45,8 @@ mod golden;
 pub use admission::{Admission, AdmitError, CapacityLimits, Cordon, TokenGrant};
 pub use asking::AskError;
 pub use control::{
-    AuthorityStatus, Control, Options, PublishError, PublishSummary, RerunError, RootStatus, RotateError, StartError,
+    AuthorityStatus, Control, ImportError, Options, PublishError, PublishSummary, RerunError, RootStatus, RotateError,
+    StartError,
 };
 pub use definitions::Definitions;
 pub use error::DefinitionsError;

@@ -132,7 +132,8 @@ impl Trust {
         Ok(known)
     }
 
-    fn save(&self, store: &Store) -> Result<(), StoreError> {
+    /// Saves the state of the authority.
+    pub(crate) fn save(&self, store: &Store) -> Result<(), StoreError> {
         let root = find(&self.authorities, &self.remembered.key).map(|authority| root_of(authority));
         store.save_authority(&self.remembered, root.unwrap_or_default())
     }

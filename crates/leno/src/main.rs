@@ -91,6 +91,10 @@ enum Command {
         state: Option<PathBuf>,
         #[command(flatten)]
         guards: Guards,
+        /// Take over from the process at the other end of standard input, which has started this
+        /// one (`leno upgrade`).
+        #[arg(long, hide = true)]
+        take_over: bool,
     },
     /// Start one node of a mesh whose control plane is another process (`leno control`).
     ///
@@ -106,8 +110,8 @@ enum Command {
     /// Start a gateway of a mesh whose control plane is another process: a node that accepts
     /// traffic from clients outside the mesh.
     Gateway(node::Arguments),
-    /// Replace the running node of this machine by a new process, for example of another release,
-    /// without a refused connection.
+    /// Replace the running node, gateway or `leno up` of this machine by a new process, for example
+    /// of another release, without a refused connection.
     ///
     /// The new process takes over when it is ready; until then, and if it never is, the running
     /// process continues. Afterwards the running process lets open requests complete.
@@ -448,8 +452,10 @@ fn main() -> ExitCode {
         }
     };
     let result = match cli.command {
-        Command::Up { documents, workers, store, state, guards } => harden::process(guards.debuggable)
-            .and_then(|()| up::run(documents.path(), workers, (store.as_deref(), state.as_deref()), &guards)),
+        Command::Up { documents, workers, store, state, guards, take_over } => {
+            let options = up::Options { path: documents.path(), workers, store, state, guards: &guards, take_over };
+            harden::process(guards.debuggable).and_then(|()| up::run(&options))
+        }
         Command::Node { arguments, gateway } => start(&arguments, gateway),
         Command::Gateway(arguments) => start(&arguments, true),
         Command::Upgrade(arguments) => upgrade::run(&arguments),

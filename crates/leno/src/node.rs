@@ -1,7 +1,7 @@
 //! `leno node` and `leno gateway`: one node of a mesh whose control plane is another process.
 
 use crate::component_cache;
-use crate::hot_restart::{ChildProcess, ChildStarter, Program};
+use crate::hot_restart::{self, ChildProcess, ChildStarter, Program, TransferredState};
 use crate::signals::Stop;
 use crate::{Guards, allocator, harden, jails, notify, quantity, telemetry};
 use anyhow::{Context, Result, bail, ensure};
@@ -145,7 +145,7 @@ impl Arguments {
 pub(crate) fn run(arguments: &Arguments, gateway: bool) -> Result<ExitCode> {
     telemetry::start();
     let program = Program::of_this_process()?;
-    let parent = arguments.take_over.then(parent).transpose()?;
+    let parent = arguments.take_over.then(hot_restart::parent).transpose()?;
     let workers = arguments.workers.map(|count| NonZeroUsize::new(count).context("--workers must be at least 1"));
     let workers = workers.transpose()?;
     let listeners = arguments.listeners(gateway)?;
@@ -226,6 +226,7 @@ async fn node(
         any_caller: arguments.guards.any_caller,
         settings,
         parent,
+        own_control: false,
     };
     let admin_listener = Listener::open(&mesh.admin, inherited.unwrap_or_default()).await?;
     let (admin, leaves_file) = (admin_listener.address()?, admin_listener.leaves_file());
@@ -263,7 +264,7 @@ async fn node(
         control: None,
         configured: running.configured.clone(),
         ready: running.ready.clone(),
-        upgrades: Some(upgrades),
+        upgrades,
     };
     let told = Arc::new(told);
     if let Some(views) = running.take_views() {
@@ -308,7 +309,7 @@ async fn upgraded(
 ) -> (ChildLink, ChildProcess) {
     loop {
         let Some(Pending { request, answer }) = requests.recv().await else { return pending().await };
-        match starter.upgrade(running, &request).await {
+        match starter.upgrade(running, &request, TransferredState::default()).await {
             Ok((link, child)) => {
                 let _ = answer.send(Ok(format!("process {} has taken over", child.pid())));
                 return (link, child);
@@ -319,16 +320,6 @@ async fn upgraded(
             }
         }
     }
-}
-
-/// The process that has started this one. Its socket is standard input, which then becomes
-/// /dev/null.
-fn parent() -> Result<Parent> {
-    let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
-    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
-    let parent = rustix::process::getppid().map_or(0, |parent| parent.as_raw_nonzero().get().unsigned_abs());
-    PARENT_PID.store(parent, Ordering::Relaxed);
-    Ok(Parent::at(socket)?)
 }
 
 /// Waits for `future`; `None`: a signal came first.

@@ -1,36 +1,44 @@
 //! `leno up`: control plane, node and gateway in one process, with real sockets between them.
+//!
+//! `leno upgrade` replaces the process by another one, as it does with a node. The child has its own
+//! control plane, which reads the documents and continues from the revisions and the outcomes of
+//! jobs of its parent.
 
+mod transfer;
+
+use self::transfer::ControlListener;
 use crate::Guards;
 use crate::allocator;
 use crate::component_cache;
 use crate::control::data_folder;
 use crate::harden;
+use crate::hot_restart::{self, ChildStarter, Program};
 use crate::jails;
 use crate::notify;
 use crate::problems;
 use crate::signals::Stop;
 use crate::telemetry;
-use anyhow::{Context, Result};
-use leno_api::node::{self as admin, Address, Admin, Listener, ParentListener};
+use anyhow::{Context, Result, bail};
+use leno_api::node::{self as admin, Address, Admin, Listener, PARENT_PID, ParentListener};
+use leno_api::upgrade::Pending;
 use leno_config::{Effort, Problem, Snapshot, Standing};
-use leno_control::{Admission, Control, Options, Store};
+use leno_control::{Admission, Control, Store};
 use leno_identity::Authority;
 use leno_intake::{Intake, IntakeError};
-use leno_jail::Half;
 use leno_model::MeshConfig;
-use leno_node::{Engines, Join, Running};
+use leno_node::{Engines, Join, Parent, Running};
 use leno_proxy::modules::Modules;
-use leno_supervisor::{Settings, VolumeStore};
+use leno_supervisor::{Settings, VolumeStore, end_orphans};
 use leno_wire::Placement;
 use rustix::process::{Resource, getrlimit};
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 /// Threads of the control plane, the supervisor and the admin listener, unless there are fewer
@@ -40,14 +48,22 @@ const MANAGEMENT_THREADS: usize = 2;
 /// Pause before asking registries again that could not resolve a tag.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
+/// The arguments.
+pub(crate) struct Options<'a> {
+    pub path: &'a Path,
+    pub workers: Option<usize>,
+    pub store: Option<PathBuf>,
+    pub state: Option<PathBuf>,
+    pub guards: &'a Guards,
+    pub take_over: bool,
+}
+
 /// Runs until a signal ends it.
-pub(crate) fn run(
-    path: &Path,
-    workers: Option<usize>,
-    (store, state): (Option<&Path>, Option<&Path>),
-    guards: &Guards,
-) -> Result<ExitCode> {
+pub(crate) fn run(options: &Options<'_>) -> Result<ExitCode> {
     telemetry::start();
+    let program = Program::of_this_process()?;
+    let parent = options.take_over.then(hot_restart::parent).transpose()?;
+    let path = options.path;
     // The check compiles modules and the node runs the compiled ones: an interpreter need not
     // compile twice.
     let modules = Arc::new(component_cache::modules());
@@ -59,30 +75,35 @@ pub(crate) fn run(
             return Ok(ExitCode::from(2));
         }
     };
-    let workers = workers.map(|count| NonZeroUsize::new(count).context("--workers must be at least 1")).transpose()?;
+    let workers = options.workers.map(|count| NonZeroUsize::new(count).context("--workers must be at least 1"));
+    let workers = workers.transpose()?;
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let store = store.map(Store::open).transpose()?.unwrap_or_else(Store::memory);
+    // The parent still has the file of the store open.
+    let file = options.store.as_deref().filter(|_| parent.is_none());
+    let store = file.map(Store::open).transpose()?.unwrap_or_else(Store::memory);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(MANAGEMENT_THREADS.min(cores))
         .thread_name("leno-manage")
         .enable_all()
         .build()?;
-    let state = state.map(Path::to_owned).or_else(|| Some(data_folder().ok()?.join("up")));
+    let state = options.state.clone().or_else(|| Some(data_folder().ok()?.join("up")));
     let volumes = state.map(|state| VolumeStore::new(&state.join("volumes")));
-    let code = runtime.block_on(up(path, snapshot, (modules, intake, store), volumes, workers, guards))?;
+    let code =
+        runtime.block_on(up(options, snapshot, (modules, intake, store), volumes, workers, (program, parent)))?;
     // The remaining tasks need not complete.
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(code)
 }
 
 async fn up(
-    path: &Path,
+    options: &Options<'_>,
     snapshot: Snapshot,
     (modules, intake, store): (Arc<Modules>, Intake, Store),
     volumes: Option<VolumeStore>,
     workers: Option<NonZeroUsize>,
-    guards: &Guards,
+    (program, mut parent): (Program, Option<Parent>),
 ) -> Result<ExitCode> {
+    let (path, guards) = (options.path, options.guards);
     // Handlers of signals come first, so that no signal is lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mesh = snapshot.mesh_config().clone();
@@ -92,10 +113,14 @@ async fn up(
     tracing::info!("sandbox engine: {}", engines.describe(mesh.engine)?);
 
     let accounts = harden::accounts(mesh.accounts, guards.node_account)?;
-    let control = Control::new(Authority::new(&mesh.trust_domain)?, store, Options::default())?;
-    let listener = TcpListener::bind(mesh.control)
-        .await
-        .with_context(|| format!("cannot listen on {} (control); is another `leno up` running?", mesh.control))?;
+    let control = Control::new(Authority::new(&mesh.trust_domain)?, store, leno_control::Options::default())?;
+    let ControlListener { listener, reserved } = match &mut parent {
+        Some(parent) => {
+            transfer::import(&control, parent)?;
+            ControlListener::after(parent).await?
+        }
+        None => ControlListener::bind(mesh.control).await?,
+    };
     let control_address = listener.local_addr()?;
     let published = tokio::select! {
         published = intake.publish(&control, &snapshot) => published,
@@ -120,14 +145,22 @@ async fn up(
         }
     });
 
+    let half = parent.as_ref().map(Parent::half).unwrap_or_default();
+    let descriptors = match &parent {
+        Some(parent) => parent.descriptors(),
+        // The limit before the node raises it for itself: programs that use select(2) must not get
+        // descriptors above 1023.
+        None => getrlimit(Resource::Nofile).current,
+    };
+    let first_instance = parent.as_ref().map_or(1, Parent::first_instance);
+    let inherited = parent.as_mut().map(|parent| ParentListener::from_descriptors(|name| parent.take(name)));
     let settings = Settings {
         cgroups: true,
         adopt_orphans: true,
         accounts,
-        jails: jails::open(Half::First).await,
-        // The limit before the node raises it for itself: programs that use select(2) must not get
-        // descriptors above 1023.
-        descriptors: getrlimit(Resource::Nofile).current,
+        jails: jails::open(half).await,
+        first_instance,
+        descriptors,
         volumes,
         ..Settings::default()
     };
@@ -141,20 +174,50 @@ async fn up(
         any_caller: guards.any_caller,
         capacity: None,
         settings,
-        parent: None,
+        parent,
+        own_control: true,
     };
-    let admin_listener = Listener::open(&mesh.admin, ParentListener::default()).await?;
-    let admin = admin_listener.address()?;
-    let running = leno_node::start(mesh.clone(), workers, engines.clone(), modules.clone(), join).await?;
+    let admin_listener = Listener::open(&mesh.admin, inherited.unwrap_or_default()).await?;
+    let (admin, leaves_file) = (admin_listener.address()?, admin_listener.leaves_file());
+    let (sole, alone) = watch::channel(false);
+    let mut starter = ChildStarter { program, admin: admin_listener.descriptors()?, half, descriptors, alone };
+    let mut running = leno_node::start(mesh.clone(), workers, engines.clone(), modules.clone(), join).await?;
+    let taken = tokio::select! {
+        taken = running.take_over() => taken.map(Some),
+        _ = terminate.recv() => Ok(None),
+        _ = interrupt.recv() => Ok(None),
+    };
+    match taken {
+        Ok(Some(gone)) => drop(tokio::spawn(async move {
+            gone.await;
+            PARENT_PID.store(0, Ordering::Relaxed);
+            sole.send_replace(true);
+        })),
+        Ok(None) => {
+            running.stop().await?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Err(reason) => {
+            running.stop().await?;
+            bail!("{reason}");
+        }
+    }
+    leaves_file.store(false, Ordering::Relaxed);
+    if options.take_over
+        && let Some(file) = &options.store
+    {
+        transfer::attach(&control, &intake, &snapshot, file).await;
+    }
+    let (upgrades, mut requests) = mpsc::channel(1);
     let told = Admin {
         node: running.node.clone(),
         supervisor: running.supervisor.clone(),
         control: Some(control.clone()),
         configured: running.configured.clone(),
         ready: running.ready.clone(),
-        upgrades: None,
+        upgrades,
     };
-    admin::serve(Arc::new(told), admin_listener);
+    let answering = admin::serve(Arc::new(told), admin_listener);
     let mut is_ready = running.ready.clone();
     let started = tokio::select! {
         ready = is_ready.wait_for(|ready| *ready) => ready.is_ok(),
@@ -166,7 +229,9 @@ async fn up(
         return Ok(ExitCode::SUCCESS);
     }
     announce(&running, &admin, path, &snapshot);
-    notify::send("READY=1");
+    if !options.take_over {
+        notify::send("READY=1");
+    }
     tokio::spawn(allocator::give_back());
 
     let (changed, mut changes) = mpsc::unbounded_channel();
@@ -184,6 +249,29 @@ async fn up(
                 Some((_, snapshot)) => Ok(snapshot),
                 None => continue,
             },
+            Some(Pending { request, answer }) = requests.recv() => {
+                let upgraded = tokio::select! {
+                    upgraded = transfer::upgrade(&mut starter, &running, &control, (&reserved, &request)) => upgraded,
+                    _ = terminate.recv() => break,
+                    _ = interrupt.recv() => break,
+                };
+                match upgraded {
+                    Ok((link, child)) => {
+                        // The client may be gone.
+                        let _ = answer.send(Ok(format!("process {} has taken over", child.pid())));
+                        control.detach();
+                        leaves_file.store(true, Ordering::Relaxed);
+                        tracing::info!("draining: child process {} has the mesh, requests under way may end", child.pid());
+                        tokio::join!(answering.end(), running.drain_as_parent(link)).1?;
+                        return Ok(ExitCode::SUCCESS);
+                    }
+                    Err(reason) => {
+                        tracing::error!("hot restart: {reason}; this process goes on");
+                        let _ = answer.send(Err(reason));
+                        continue;
+                    }
+                }
+            }
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         };
@@ -194,6 +282,8 @@ async fn up(
             _ = interrupt.recv() => break,
         };
     }
+    // Processes of a child that failed to take over.
+    end_orphans().await;
     notify::send("STOPPING=1");
     tracing::info!("ending: no new connections, requests under way may end; another signal ends them");
     running.stop_unless(Stop::new()?.asked()).await?;

@@ -4,6 +4,7 @@ use crate::channels::KernelSwitch;
 use crate::engines::Engines;
 use crate::hot_restart::{
     self, ChildCounters, ChildLink, ChildNode, HotRestart, OfferError, Parent, ParentNode, Start, TakeoverError,
+    Unchanged,
 };
 use crate::images::Images;
 use crate::instances::{HostedFunctions, InstanceHost};
@@ -74,6 +75,9 @@ pub struct HotRestartOptions {
     pub descriptors: Option<u64>,
     /// How long the child may take until it is ready.
     pub patience: Duration,
+    /// Asked when the child is ready, while no job can start; `None`: the child gets no state in
+    /// `others`.
+    pub unchanged: Option<Unchanged>,
 }
 
 /// How a node joins the control plane.
@@ -101,6 +105,8 @@ pub struct Join {
     pub settings: Settings,
     /// The parent from which this process takes over.
     pub parent: Option<Parent>,
+    /// The control plane is in this process, which takes no configuration from its parent.
+    pub own_control: bool,
 }
 
 /// Starts a node and joins the control plane. When this returns, the node's listeners are bound.
@@ -148,8 +154,14 @@ pub async fn start(
             node.credentials.number_from(parent.first_instance());
             let (callers, warm) = (callers.clone(), warm.clone());
             let child = ChildNode { node: node.clone(), callers, any_caller, warm, agent: to_be.clone() };
-            let (hot_restart, listeners, parent) = parent.join(child)?;
-            (Some(hot_restart), listeners, Some(parent))
+            let (mut hot_restart, listeners, parent) = parent.join(child)?;
+            let parent = if join.own_control {
+                hot_restart.ignore_updates(parent);
+                None
+            } else {
+                Some(parent)
+            };
+            (Some(hot_restart), listeners, parent)
         }
     };
     let proxy = leno_proxy::take_over(&node, options, listeners)?;
@@ -315,7 +327,7 @@ impl Running {
     /// gives the reason of a failure; then this process continues as before. Otherwise
     /// [`Running::drain_as_parent`] comes next. Dropping the result instead is a failure too.
     pub async fn offer(&self, socket: UnixStream, options: HotRestartOptions) -> Result<ChildLink, OfferError> {
-        let HotRestartOptions { mut others, half, descriptors, patience } = options;
+        let HotRestartOptions { mut others, half, descriptors, patience, unchanged } = options;
         let (counting, theirs) = UnixStream::pair().map_err(OfferError::Socket)?;
         others.push((hot_restart::SOCKET.to_owned(), theirs.into()));
         let (updates, theirs) = UnixStream::pair().map_err(OfferError::Socket)?;
@@ -338,7 +350,7 @@ impl Running {
         drop(passed);
         drop(others);
         let counting = ChildCounters::at(counting).map_err(OfferError::Socket)?;
-        hot_restart::offer(&self.as_parent, (socket, updates), counting, until).await
+        hot_restart::offer(&self.as_parent, (socket, updates), counting, (until, unchanged)).await
     }
 
     /// Waits for in-flight exchanges, stops the instances, and returns when all records are

@@ -178,6 +178,11 @@ impl Mesh {
     pub fn restart(&mut self, arguments: &[&str]) {
         self.terminate();
         self.wait();
+        self.start_again(arguments);
+    }
+
+    /// Starts it again after its end, with these arguments.
+    pub fn start_again(&mut self, arguments: &[&str]) {
         let mut leno = up(Command::new(leno_program()), self.folder.path());
         self.process = Process::spawn(leno.args(arguments).stdin(Stdio::null())).unwrap();
         self.wait_until_ready();

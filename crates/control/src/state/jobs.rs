@@ -304,6 +304,15 @@ impl Jobs {
         true
     }
 
+    /// The outcomes of all jobs that have ended.
+    pub(super) fn outcomes(&self) -> Vec<(FunctionId, Outcome)> {
+        let outcome = |(id, job): (&FunctionId, &Job)| {
+            let node = job.node.as_deref().unwrap_or_default().to_owned();
+            job.has_ended().then(|| (id.clone(), Outcome { node, report: job.report.clone() }))
+        };
+        self.defined.iter().filter_map(outcome).collect()
+    }
+
     pub(super) fn statuses(&self) -> Vec<JobStatus> {
         let status = |(id, job): (&FunctionId, &Job)| JobStatus {
             job: id.clone(),

@@ -4,7 +4,7 @@ use super::State;
 use super::effect::Effect;
 use super::node::ready;
 use crate::definitions::PreparedFunction;
-use crate::history::History;
+use crate::history::{Histories, History};
 use crate::job::{JobEvent, Outcome};
 use crate::status::Counters;
 use leno_model::FunctionId;
@@ -128,6 +128,18 @@ impl State {
         self.nodes.session(name, number)?;
         self.nodes.all.get_mut(name)?.counters.reports += 1;
         self.hosting.jobs.report(name, id, report)
+    }
+
+    /// Continues from the revisions and the outcomes of jobs of another process. Nothing is published
+    /// yet.
+    pub(crate) fn import(&mut self, histories: Histories, outcomes: BTreeMap<FunctionId, Outcome>) {
+        self.catalog.set_histories(histories);
+        self.recall(outcomes);
+    }
+
+    /// The outcomes of all jobs that have ended.
+    pub(crate) fn outcomes(&self) -> Vec<(FunctionId, Outcome)> {
+        self.hosting.jobs.outcomes()
     }
 
     /// The state of a job, and its last events; `None`: there is no such job.

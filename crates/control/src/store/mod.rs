@@ -189,6 +189,26 @@ impl Store {
         commit_in_parts(backend, transaction)
     }
 
+    /// Replaces the revisions of all functions and the outcomes of all jobs.
+    pub(crate) fn replace(&self, histories: &Histories, outcomes: &[(FunctionId, Outcome)]) -> Result<(), StoreError> {
+        let Some(backend) = &self.0 else { return Ok(()) };
+        let backend = &**backend;
+        let mut wanted = BTreeMap::new();
+        for (id, history) in &histories.0 {
+            wanted.insert(format!("{REVISIONS}{id}"), encode(backend, history)?);
+        }
+        for (id, outcome) in outcomes {
+            wanted.insert(format!("{OUTCOMES}{id}"), encode(backend, outcome)?);
+        }
+        let mut transaction = Transaction::default();
+        for prefix in [REVISIONS, OUTCOMES] {
+            let entries = backend.list(prefix)?.entries.into_iter().map(|entry| entry.key);
+            entries.filter(|key| !wanted.contains_key(key)).for_each(|key| transaction.delete(key));
+        }
+        wanted.into_iter().for_each(|(key, value)| transaction.put(key, value));
+        commit_in_parts(backend, transaction)
+    }
+
     /// Replaces the revisions of a job that is to run again, and forgets its outcome. `noted` is
     /// stored atomically with it.
     pub(crate) fn rerun(&self, id: &FunctionId, history: &History, noted: Transaction) -> Result<(), StoreError> {

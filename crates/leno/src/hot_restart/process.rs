@@ -5,7 +5,7 @@ use crate::notify;
 use anyhow::{Result, anyhow, bail};
 use leno_api::upgrade::{MAX_TIMEOUT, UpgradeRequest};
 use leno_jail::Half;
-use leno_node::{ChildLink, HotRestartOptions, Running};
+use leno_node::{ChildLink, HotRestartOptions, Running, Unchanged};
 use leno_supervisor::{Apart, end_orphans, start_apart, sweep_groups};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io;
@@ -31,6 +31,14 @@ pub(crate) struct ChildStarter {
     pub alone: watch::Receiver<bool>,
 }
 
+/// State of this process beside the node's, which the child gets in descriptors.
+#[derive(Default)]
+pub(crate) struct TransferredState {
+    pub descriptors: Vec<(String, OwnedFd)>,
+    /// Whether it is still current.
+    pub unchanged: Option<Unchanged>,
+}
+
 /// The child. Dropping this kills it, unless it has the node.
 pub(crate) struct ChildProcess {
     child: Child,
@@ -46,6 +54,7 @@ impl ChildStarter {
         &mut self,
         running: &Running,
         request: &UpgradeRequest,
+        state: TransferredState,
     ) -> Result<(ChildLink, ChildProcess)> {
         if request.timeout > MAX_TIMEOUT {
             bail!("{} s are no timeout of an upgrade; expected at most {MAX_TIMEOUT}", request.timeout);
@@ -67,8 +76,11 @@ impl ChildStarter {
         command.stdin(Stdio::null());
         tracing::info!("hot restart: child process {} of {} is to take over", child.pid, file.display());
         let others = self.admin.iter().map(|(name, socket)| Ok((name.clone(), socket.try_clone()?)));
-        let others = others.collect::<io::Result<_>>().map_err(failed)?;
-        let options = HotRestartOptions { others, half: self.half, descriptors: self.descriptors, patience };
+        let mut others = others.collect::<io::Result<Vec<_>>>().map_err(failed)?;
+        let TransferredState { descriptors, unchanged } = state;
+        others.extend(descriptors);
+        let (half, descriptors) = (self.half, self.descriptors);
+        let options = HotRestartOptions { others, half, descriptors, patience, unchanged };
         match running.offer(socket, options).await {
             Ok(link) => {
                 child.has_the_node = true;

@@ -2,6 +2,7 @@
 //! kind.
 
 mod clients;
+mod up;
 mod volumes;
 
 use clients::{Clients, ENOUGH, connect};
@@ -10,7 +11,7 @@ use leno_testkit::cluster::redis::Redis;
 use leno_testkit::cluster::restart::RestartedNode;
 use leno_testkit::cluster::{MESH, Node, control, control_of, control_with, leno_of_nodes, nodes_of, status};
 use leno_testkit::control::Control;
-use leno_testkit::mesh::{self, ALLOW_ALL, echo_function, policy};
+use leno_testkit::mesh::{ALLOW_ALL, echo_function, policy};
 use leno_testkit::process::is_running;
 use leno_testkit::{Answer, eventually, try_curl};
 use rustix::process::{Pid, Signal, kill_process};
@@ -394,11 +395,4 @@ fn what_cannot_be_handed_over_is_said() {
     let refusal = node.refusal(&[]);
     assert!(refusal.contains("the job test/long is running"), "{refusal}");
     assert_eq!(status(gateway.node.get("/")), Some(200));
-    // A node in one process with its control plane cannot be upgraded.
-    let up = mesh::Mesh::start(&echo_function("one", ""));
-    let refused = up.leno(&["upgrade"]);
-    assert!(
-        !refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("control plane"),
-        "{refused:?}"
-    );
 }

@@ -124,7 +124,8 @@ impl Parent {
         let (alive, gone) = oneshot::channel::<Infallible>();
         let (svids, agent) = (incoming.node.svids.clone(), incoming.agent.clone());
         let warm = incoming.warm.clone();
-        let hot_restart = HotRestart { states, outbox, events: in_force, warm, svids, agent, until: self.until };
+        let hot_restart =
+            HotRestart { states, outbox, events: in_force, warm, svids, agent, until: self.until, own_control: None };
         tokio::spawn(async move {
             follow(incoming, (link, counting, passing_on), updates, messages, state).await;
             drop(alive);
@@ -162,9 +163,18 @@ pub(crate) struct HotRestart {
     svids: Arc<SvidStore>,
     agent: Arc<OnceLock<Agent>>,
     until: Instant,
+    /// The sender of `events`, if this process takes no configuration from the parent; else the
+    /// client of the control plane has it.
+    own_control: Option<mpsc::UnboundedSender<Event>>,
 }
 
 impl HotRestart {
+    /// Ignores the configuration of the parent: this process has its own control plane.
+    pub(crate) fn ignore_updates(&mut self, parent: ParentProcess) {
+        let ParentProcess { events, .. } = parent;
+        self.own_control = Some(events);
+    }
+
     /// Waits until this process is ready, and reports that. Returns when this process owns the
     /// node, and all resources of the parent are in force.
     pub(crate) async fn take_over(
@@ -205,10 +215,12 @@ impl HotRestart {
             return Err(TakeoverError::ParentEnded);
         }
         let until = Instant::now() + IN_FORCE;
-        match timeout_at(until, self.events.recv()).await {
-            Ok(Some(Event::InForce)) => {}
-            Ok(event) => return Err(rejected(event)),
-            Err(_) => return Err(TakeoverError::NotInForce),
+        if self.own_control.is_none() {
+            match timeout_at(until, self.events.recv()).await {
+                Ok(Some(Event::InForce)) => {}
+                Ok(event) => return Err(rejected(event)),
+                Err(_) => return Err(TakeoverError::NotInForce),
+            }
         }
         // Another authority may have begun to sign just now. Other nodes may refuse certificates of
         // the first one as soon as the parent has none.

@@ -16,6 +16,9 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
+/// Whether the state that the child has got in a descriptor is still current.
+pub type Unchanged = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// Longest time from the start of the transfer until the child accepts connections.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Deducted from the term of the shares of rate limits, for the time that the message takes.
@@ -126,7 +129,7 @@ pub(crate) async fn offer(
     parent: &ParentNode,
     (socket, updates): (UnixStream, UnixStream),
     counting: ChildCounters,
-    until: Instant,
+    (until, unchanged): (Instant, Option<Unchanged>),
 ) -> Result<ChildLink, OfferError> {
     let mut rollback = Rollback(Some(parent));
     let mut child = ChildLink {
@@ -139,6 +142,9 @@ pub(crate) async fn offer(
     parent.jobs.send_replace(false);
     if let Some(obstacle) = parent.obstacle() {
         return Err(OfferError::Obstacle(obstacle));
+    }
+    if unchanged.is_some_and(|unchanged| !unchanged()) {
+        return Err(OfferError::Obstacle("the state that it has was changed meanwhile; try again".to_owned()));
     }
     // From here on, the control plane may end the stream.
     parent.agent.yield_stream(true);
