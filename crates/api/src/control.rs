@@ -15,6 +15,7 @@ mod nodes;
 mod queries;
 mod quota;
 mod reruns;
+mod rollouts;
 mod routes;
 mod server;
 mod service;

@@ -10,6 +10,7 @@ pub mod namespaces;
 pub mod node;
 pub mod nodes;
 mod revisions;
+pub mod rollouts;
 mod scaling;
 mod scrape;
 pub mod upgrade;

@@ -3,12 +3,14 @@
 
 mod address;
 mod listener;
+mod rollout;
 mod views;
 
 pub use address::{Address, token};
 pub use listener::{Listener, PARENT_PID, ParentListener, is_trusted};
 
 use crate::log_page::{LogPage, LogQuery, Marks};
+use crate::revisions::DeclaredNames;
 use crate::scrape::Scrape;
 use crate::{certificates, jobs, namespaces, nodes, revisions, scaling, upgrade};
 use axum::extract::Query;
@@ -110,11 +112,13 @@ async fn accept(admin: Arc<Admin>, listener: Listener, capacity: Arc<Semaphore>)
                 let is_upgrade = *method == Method::POST && path == upgrade::PATH;
                 let rerun = path.strip_prefix(JOBS).and_then(|path| path.strip_suffix(RERUN));
                 let rerun = rerun.filter(|_| *method == Method::POST).map(str::to_owned);
-                Ok::<_, Infallible>(match (volume, rerun) {
-                    (Some(volume), _) => admin.delete_volume(access, &volume).await,
-                    (None, Some(job)) => admin.rerun_job(access, &job).await,
-                    (None, None) if is_upgrade => admin.upgrade(access, request, upgrading).await,
-                    (None, None) => admin.answer(access, &request),
+                let rollout = path.strip_prefix(ROLLOUTS).filter(|_| *method == Method::POST).map(str::to_owned);
+                Ok::<_, Infallible>(match (volume, rerun, rollout) {
+                    (Some(volume), ..) => admin.delete_volume(access, &volume).await,
+                    (None, Some(job), _) => admin.rerun_job(access, &job).await,
+                    (None, None, Some(function)) => admin.roll_out(access, &function, request).await,
+                    (None, None, None) if is_upgrade => admin.upgrade(access, request, upgrading).await,
+                    (None, None, None) => admin.answer(access, &request),
                 })
             });
             let mut server = hyper::server::conn::http1::Builder::new();
@@ -301,7 +305,7 @@ impl Admin {
     }
 
     fn metrics(&self) -> String {
-        let scaling = Box::new(scaling::Scrape::of(&self.supervisor));
+        let scaling = Box::new(scaling::Scrape::of(&self.supervisor, DeclaredNames::of(&self.node)));
         let revisions = Box::new(revisions::Scrape::of(&self.node));
         let control = self.control.as_ref().map(|control| Box::new(Scrape::of(control.status())) as Box<dyn Collector>);
         let connections = Box::new(self.node.admission.scrape());
@@ -460,7 +464,7 @@ impl Admin {
 
     /// Events of scaling, rollouts and jobs, oldest first.
     fn events(&self) -> Value {
-        let mut rows = scaling::events(&self.supervisor);
+        let mut rows = scaling::events(&self.supervisor, &DeclaredNames::of(&self.node));
         if let Some(control) = &self.control {
             rows.extend(control.rollout_events().iter().map(revisions::event));
             rows.extend(jobs::events(&control.status().jobs));
@@ -508,11 +512,12 @@ const VOLUMES: &str = "/volumes/";
 /// The path of a job, and its end where the job is run again.
 const JOBS: &str = "/jobs/";
 const RERUN: &str = "/rerun";
+const ROLLOUTS: &str = "/rollouts/";
 /// Bytes of lines in one page.
 const LOGS_BYTES: u32 = 1 << 20;
 /// This node's name on its own pages.
 const THIS_NODE: &str = "";
-const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /namespaces /revisions /instances /jobs /events /identities /volumes /externals /chains /flows /edges /rules /destinations /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade; DELETE /volumes/NAMESPACE/NAME\n";
+const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /namespaces /revisions /instances /jobs /events /identities /volumes /externals /chains /flows /edges /rules /destinations /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade, /rollouts/NAMESPACE/NAME; DELETE /volumes/NAMESPACE/NAME\n";
 
 fn list(value: Value) -> Response<Full<Bytes>> {
     reply(StatusCode::OK, "application/json", value.to_string())

@@ -1,6 +1,7 @@
 //! Views of the autoscaler: listings and metrics.
 
-use leno_model::{FunctionId, InstanceState, revision};
+use crate::revisions::DeclaredNames;
+use leno_model::{FunctionId, InstanceState};
 use leno_supervisor::{FunctionStatus, ImageState, LossEvent, Mode, ScaleEvent, Supervisor};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet};
@@ -57,7 +58,9 @@ pub(crate) fn revisions(supervisor: &Supervisor) -> Vec<Value> {
 }
 
 /// Rows of `leno get events`, oldest first; `from` and `to` are instances.
-pub(crate) fn events(supervisor: &Supervisor) -> Vec<Value> {
+pub(crate) fn events(supervisor: &Supervisor, names: &DeclaredNames) -> Vec<Value> {
+    // An instance without a number has no revision.
+    let name = |function: &FunctionId, number: u32| (number > 0).then(|| names.label(function, number));
     let row = |event: &ScaleEvent| {
         json!({
             "time": seconds(event.at),
@@ -85,11 +88,6 @@ pub(crate) fn events(supervisor: &Supervisor) -> Vec<Value> {
     supervisor.scale_events().iter().map(row).chain(supervisor.losses().iter().map(lost)).collect()
 }
 
-/// The revision's name, if it has a number.
-fn name(function: &FunctionId, revision: u32) -> Option<String> {
-    (revision > 0).then(|| revision::name(function, revision))
-}
-
 pub(crate) fn seconds(time: SystemTime) -> f64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     // Milliseconds are exact in JSON.
@@ -98,15 +96,19 @@ pub(crate) fn seconds(time: SystemTime) -> f64 {
 
 /// Metrics of all functions that were ever scaled.
 #[derive(Debug)]
-pub(crate) struct Scrape(Vec<FunctionStatus>);
+pub(crate) struct Scrape(Vec<FunctionStatus>, DeclaredNames);
 
 impl Scrape {
     /// The present status.
-    pub(crate) fn of(supervisor: &Supervisor) -> Self {
+    pub(crate) fn of(supervisor: &Supervisor, names: DeclaredNames) -> Self {
         let mut statuses = supervisor.status();
         // Most functions have no instances and no load.
         statuses.retain(|status| status.scaling.ups > 0 || status.waiting > 0 || !status.instances.is_empty());
-        Self(statuses)
+        Self(statuses, names)
+    }
+
+    fn labels(&self, status: &FunctionStatus) -> Vec<(&'static str, String)> {
+        self.1.labels(&status.function, status.revision)
     }
 
     fn gauges<V: EncodeGaugeValue>(
@@ -118,15 +120,10 @@ impl Scrape {
     ) -> fmt::Result {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for status in &self.0 {
-            family.encode_family(&labels(status))?.encode_gauge(&value(status))?;
+            family.encode_family(&self.labels(status))?.encode_gauge(&value(status))?;
         }
         Ok(())
     }
-}
-
-fn labels(status: &FunctionStatus) -> [(&'static str, String); 2] {
-    let revision = name(&status.function, status.revision).unwrap_or_default();
-    [("function", status.function.to_string()), ("revision", revision)]
 }
 
 impl Collector for Scrape {
@@ -153,15 +150,15 @@ impl Collector for Scrape {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         for status in &self.0 {
             for (direction, count) in [("up", status.scaling.ups), ("down", status.scaling.downs)] {
-                let [function, revision] = labels(status);
-                let labels = [function, revision, ("direction", direction.to_owned())];
+                let mut labels = self.labels(status);
+                labels.insert(2, ("direction", direction.to_owned()));
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
             }
         }
         let help = "Instances that were ready and were replaced, because they did not serve any more.";
         let mut family = encoder.encode_descriptor("leno_instances_unhealthy", help, None, MetricType::Counter)?;
         for status in &self.0 {
-            family.encode_family(&labels(status))?.encode_counter::<NoLabelSet, _, u64>(&status.lost, None)?;
+            family.encode_family(&self.labels(status))?.encode_counter::<NoLabelSet, _, u64>(&status.lost, None)?;
         }
         Ok(())
     }

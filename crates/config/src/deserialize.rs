@@ -4,7 +4,7 @@
 //! document is tried again; unknown fields are left out on the way.
 
 use crate::compile::words;
-use crate::document::TEXT_OR_MORE;
+use crate::document::{NamedRevision, TEXT_OR_MORE};
 use crate::nearest::did_you_mean;
 use crate::problem::Scope;
 use crate::yaml::{Key, Mark, Node, Value};
@@ -266,19 +266,19 @@ impl<'de> de::Deserializer<'de> for De<'_> {
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match &self.node().value {
-            Value::Map(_) => self.settle(visitor.visit_map(Fields { de: self, known: None, next: 0 })),
+            Value::Map(_) => self.settle(visitor.visit_map(Fields { de: self, known: None, of: "", next: 0 })),
             _ => self.settle(Err(self.unexpected("a mapping"))),
         }
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
-        _: &'static str,
+        name: &'static str,
         known: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
         match &self.node().value {
-            Value::Map(_) => self.settle(visitor.visit_map(Fields { de: self, known: Some(known), next: 0 })),
+            Value::Map(_) => self.settle(visitor.visit_map(Fields { de: self, known: Some(known), of: name, next: 0 })),
             _ => self.settle(Err(self.unexpected(&format!("a mapping with {}", fields(known))))),
         }
     }
@@ -348,6 +348,8 @@ struct Fields<'a> {
     de: De<'a>,
     /// `None`: any name.
     known: Option<&'static [&'static str]>,
+    /// The name of the type.
+    of: &'static str,
     next: usize,
 }
 
@@ -374,6 +376,9 @@ impl<'de> de::MapAccess<'de> for Fields<'_> {
                 let fix = match key.text.as_str() {
                     "true" if known.contains(&"on") => {
                         "a tool for YAML 1.1 has read `on` as `true`: write `retryOn`".to_owned()
+                    }
+                    text if self.of == "NamedRevision" && NamedRevision::OF_THE_FUNCTION.contains(&text) => {
+                        format!("`{text}` holds for all revisions of a function: write it in its `spec`")
                     }
                     text => did_you_mean(text, known.iter().copied()),
                 };

@@ -4,6 +4,7 @@
 use crate::compile::read_key_set;
 use crate::jwks;
 use crate::problem::{Problem, Scope};
+use crate::traffic::offset;
 use crate::yaml::{self, Mark, Node, Value};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -155,13 +156,4 @@ impl Replacement {
             }
         }
     }
-}
-
-/// The position in bytes.
-fn offset(text: &str, mark: Mark) -> Option<usize> {
-    let line = usize::try_from(mark.line).ok()?.checked_sub(1)?;
-    let begin: usize = text.split_inclusive('\n').take(line).map(str::len).sum();
-    let column = usize::try_from(mark.column).ok()?.checked_sub(1)?;
-    let (offset, _) = text.get(begin..)?.char_indices().nth(column)?;
-    Some(begin + offset)
 }

@@ -105,7 +105,7 @@ impl NamespaceUse {
         over.map(|(field, used, _, bound)| Overrun { field, used, bound }).collect()
     }
 
-    /// Adds the use of one function or job.
+    /// Adds the use of one function or job, or of one declared revision of a function.
     pub(crate) fn add(&mut self, run: &Run, min: u32, rules: u64) {
         self.functions += 1;
         self.rules = self.rules.saturating_add(rules);

@@ -152,6 +152,16 @@ impl<'a> Scope<'a> {
         }
     }
 
+    /// The same place with the fields of another node.
+    pub(crate) fn over<'s>(&'s self, node: &'s Node) -> Scope<'s> {
+        Scope { node: Some(node), ..*self }
+    }
+
+    /// Changes the problems after the first `count`.
+    pub(crate) fn amend(&self, count: usize, change: impl FnMut(&mut Problem)) {
+        self.problems.borrow_mut().iter_mut().skip(count).for_each(change);
+    }
+
     /// The node here, if it exists in the document.
     pub fn node(&self) -> Option<&'a Node> {
         self.node

@@ -104,6 +104,9 @@ pub(crate) struct Function {
     pub run: Run,
     /// The place of its program, its component or its image, if it has one.
     pub place: Problem,
+    /// The same of each declared revision in `plan`. The fields here are those of the one with the
+    /// largest share.
+    pub declared_places: Vec<Problem>,
     pub expose: Vec<Expose>,
     pub callees: Vec<FunctionId>,
     pub concurrency: u32,
@@ -116,6 +119,15 @@ pub(crate) struct Function {
     pub chain: Option<ChainLink>,
     /// Indices into [`Snapshot::policies`], by policy name.
     pub policies: Vec<usize>,
+}
+
+impl Function {
+    /// The run of each declared revision, with its name and its place, or else the function's own.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (Option<&str>, &Run, &Problem)> {
+        let own = self.plan.declared.is_empty().then_some((None, &self.run, &self.place));
+        let declared = self.plan.declared.iter().zip(&self.declared_places);
+        own.into_iter().chain(declared.map(|(one, place)| (Some(&*one.name), &one.template.run, place)))
+    }
 }
 
 /// A checked policy: parts of programs, to be joined for each function.
@@ -255,8 +267,8 @@ impl Snapshot {
 
     /// All components, and the place of each, for errors found in it: a problem without text.
     pub fn components(&self) -> impl Iterator<Item = (&leno_model::Wasm, &Problem)> {
-        self.functions.values().filter_map(|function| match &function.run {
-            Run::Wasm(wasm) => Some((wasm, &function.place)),
+        self.functions.values().flat_map(Function::runs).filter_map(|(_, run, place)| match run {
+            Run::Wasm(wasm) => Some((wasm, place)),
             Run::Command(_) | Run::External(_) | Run::Job(_) | Run::Egress(_) => None,
         })
     }
@@ -265,13 +277,14 @@ impl Snapshot {
     /// found in these: problems without text.
     pub fn programs(&self) -> impl Iterator<Item = (&FunctionId, &Run, &Problem)> {
         let of_files = self.functions.iter().filter(|(_, function)| function.origin == Origin::File);
-        of_files.map(|(id, function)| (id, &function.run, &function.place))
+        of_files.flat_map(|(id, function)| function.runs().map(move |(_, run, place)| (id, run, place)))
     }
 
-    /// All containers, the functions they belong to, and the place of the image's name in the
-    /// document, for errors found in it: a problem without text.
-    pub fn containers(&self) -> impl Iterator<Item = (&FunctionId, &leno_model::Container, &Problem)> {
-        self.functions.iter().filter_map(|(id, function)| Some((id, function.run.container()?, &function.place)))
+    /// All containers, the functions they belong to, the declared names of their revisions, and the
+    /// place of the image's name in the document, for errors found in it: a problem without text.
+    pub fn containers(&self) -> impl Iterator<Item = (&FunctionId, Option<&str>, &leno_model::Container, &Problem)> {
+        let all = self.functions.iter().flat_map(|(id, function)| function.runs().map(move |run| (id, run)));
+        all.filter_map(|(id, (name, run, place))| Some((id, name, run.container()?, place)))
     }
 
     /// Modules of extensions, and components, that are files. Nodes fetch those with a URL.

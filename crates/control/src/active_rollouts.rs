@@ -14,11 +14,13 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub(crate) struct ActiveRollouts(BTreeMap<FunctionId, ActiveRollout>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct ActiveRollout {
-    candidate: Candidate,
-    stable: u32,
-    /// Requests in this step on all nodes, by revision.
+    /// The candidates, each with the stable revision that it replaces.
+    candidates: Vec<(u32, Candidate)>,
+    /// Candidates do not advance.
+    paused: bool,
+    /// Requests in the present step on all nodes, by revision.
     seen: BTreeMap<u32, RevisionCounts>,
     /// The last cumulative counts of each node and revision.
     last: BTreeMap<(Arc<str>, u32), RevisionCounts>,
@@ -36,19 +38,21 @@ impl ActiveRollouts {
         histories.0.iter().for_each(|(id, history)| self.follow(id, history));
     }
 
-    /// Updates the rollout of one function. The counts of a new step begin at zero.
+    /// Updates the rollouts of one function. The counts of a new step begin at zero.
     pub(crate) fn follow(&mut self, id: &FunctionId, history: &History) {
-        let Some(candidate) = history.candidate else {
+        let candidates: Vec<(u32, Candidate)> = history.candidates().collect();
+        if candidates.is_empty() {
             self.0.remove(id);
             return;
-        };
-        let stable = history.stable;
-        let new = || ActiveRollout { candidate, stable, seen: BTreeMap::new(), last: BTreeMap::new() };
-        let active = self.0.entry(id.clone()).or_insert_with(new);
-        if (active.candidate, active.stable) != (candidate, stable) {
-            (active.candidate, active.stable) = (candidate, stable);
-            active.seen.clear();
         }
+        let active = self.0.entry(id.clone()).or_default();
+        for (stable, candidate) in &candidates {
+            if !active.candidates.contains(&(*stable, *candidate)) {
+                active.seen.remove(stable);
+                active.seen.remove(&candidate.number);
+            }
+        }
+        (active.candidates, active.paused) = (candidates, history.paused);
     }
 
     /// Ends the rollout of a function that is gone.
@@ -78,13 +82,15 @@ impl ActiveRollouts {
         now_ms: u64,
         rollout_of: impl Fn(&FunctionId) -> Option<&'a Rollout>,
     ) -> Vec<(FunctionId, Candidate, Verdict)> {
-        let judge = |(id, active): (&FunctionId, &ActiveRollout)| {
-            let elapsed = Duration::from_millis(now_ms.saturating_sub(active.candidate.since_ms));
+        let judge = |(id, active): (&FunctionId, &ActiveRollout), (stable, candidate): &(u32, Candidate)| {
+            let elapsed = Duration::from_millis(now_ms.saturating_sub(candidate.since_ms));
             let seen = |revision| active.seen.get(revision).copied().unwrap_or_default();
-            let (new, before) = (seen(&active.candidate.number), seen(&active.stable));
+            let (new, before) = (seen(&candidate.number), seen(stable));
             let verdict = rollout::judge(rollout_of(id)?, elapsed, &new, &before);
-            (verdict != Verdict::Wait).then(|| (id.clone(), active.candidate, verdict))
+            let waits = verdict == Verdict::Wait || verdict == Verdict::Advance && active.paused;
+            (!waits).then(|| (id.clone(), *candidate, verdict))
         };
-        self.0.iter().filter_map(judge).collect()
+        let all = self.0.iter().flat_map(|(id, active)| active.candidates.iter().map(move |of| ((id, active), of)));
+        all.filter_map(|(function, of)| judge(function, of)).collect()
     }
 }

@@ -228,10 +228,10 @@ impl Control {
         self.state().has_definitions()
     }
 
-    /// The template of the latest revision of a function or job, as it was published; `None`: it
-    /// never was.
-    pub fn latest(&self, id: &FunctionId) -> Option<Template> {
-        self.state().histories().0.get(id)?.latest_template(id)
+    /// The template of the latest revision of a function or job, as it was published, or of its
+    /// latest revision with a declared name; `None`: it never was.
+    pub fn latest(&self, id: &FunctionId, name: Option<&str>) -> Option<Template> {
+        self.state().histories().0.get(id)?.latest_template(id, name)
     }
 
     /// The kept revisions that are containers, by name.

@@ -13,7 +13,7 @@ mod programs;
 
 use crate::admission::{Admission, CapacityLimits, Member, Token, TokenGrant};
 use crate::fuzzing::{self, written};
-use crate::history::{Candidate, History};
+use crate::history::{Candidate, History, NamedRevision, TrafficRecord};
 use crate::job::Outcome;
 use crate::revocations::Revocation;
 use crate::rotation::{AuthorityRecord, Phase, Rotation, RotationOutcome};
@@ -99,6 +99,7 @@ fn golden_files_are_read_and_written_as_they_were() {
     let root = file("root.der", || Authority::new(&domain).unwrap().bundle().roots().next().unwrap().to_vec());
     resource("bundle", &Resource::Bundle(TrustBundle::new(&domain, [CertificateDer::from(root)]).unwrap()));
     resource("slice-command", &Resource::FunctionConfig(Box::new(configs::command())));
+    resource("slice-named", &Resource::FunctionConfig(Box::new(configs::named())));
     resource("slice-watched", &Resource::FunctionConfig(Box::new(configs::watched())));
     resource("slice-raw-headers", &Resource::FunctionConfig(Box::new(configs::raw())));
     resource("slice-as-received", &Resource::FunctionConfig(Box::new(configs::as_received())));
@@ -139,6 +140,7 @@ fn golden_files_are_read_and_written_as_they_were() {
     stored::<History>("stored-history-of-function", &History { function, ..history() });
     stored::<History>("stored-history-of-a-later-start", &History { first: Some(4), ..history() });
     stored::<History>("stored-history-of-a-job", &History { reruns: Some(1), ..history() });
+    stored::<History>("stored-history-of-names", &named_history());
     stored::<Member>("stored-member", &member());
     let limits = CapacityLimits { cpu_millis: Some(4000), memory: Some(8 << 30), instances: Some(50) };
     stored::<Member>("stored-member-limited", &Member { limits, ..member() });
@@ -263,8 +265,20 @@ fn history() -> History {
     let mut history = History::of_template(&configs::other_template());
     history.stable = 1;
     history.candidate = Some(Candidate { number: 1, step: 2, since_ms: 1_900_000_000_000 });
-    history.roll_back("5 of 100 requests failed".to_owned());
+    history.roll_back(1, "5 of 100 requests failed".to_owned());
     history.candidate = Some(Candidate { number: 2, step: 1, since_ms: 1_900_000_001_000 });
+    history
+}
+
+/// A history of revisions that a document declares by name, with a rollout that is paused.
+fn named_history() -> History {
+    let mut history = history();
+    history.kept.iter_mut().for_each(|kept| kept.name = Some("next".to_owned()));
+    let (stable, candidate) = (history.stable, history.candidate.take());
+    history.named = vec![NamedRevision { name: "next".to_owned(), stable, candidate }];
+    (history.stable, history.paused) = (0, true);
+    let now = configs::named().revisions.plan.traffic;
+    history.traffic = Some(TrafficRecord { now, before: Some(Vec::new()), since_ms: 1_900_000_001_000 });
     history
 }
 

@@ -1,9 +1,15 @@
 //! The revisions of each function. A changed template makes a new, numbered revision. Old revisions
 //! are kept or collected, and traffic is divided between revisions.
 
+mod named;
+mod steering;
+
+pub(crate) use named::NamedRevision;
+pub use steering::{RolloutAction, RolloutChange, RolloutStep, SteerError};
+
 use crate::error::DefinitionsError;
 use crate::status::RevisionStatus;
-use leno_model::revision::{self, Plan, Revision, Revisions, Split, Target, Template};
+use leno_model::revision::{self, Plan, Revision, Revisions, Rollout, Split, Target, Template};
 use leno_model::{Container, Run, Wasm};
 use leno_model::{FunctionConfig, FunctionId, ModuleHash};
 use leno_wire::encoding::{EncodingError, from_bytes, to_bytes};
@@ -50,6 +56,23 @@ pub(crate) struct History {
     /// How many times the latest revision, a job, was run again by hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reruns: Option<u32>,
+    /// The revisions that the document declares by name. With these, there is no other stable
+    /// revision and no other candidate.
+    pub named: Vec<NamedRevision>,
+    /// Rollouts stay at their steps. They are rolled back nevertheless.
+    pub paused: bool,
+    /// The document's `traffic` and the one before it; `None`: it never had one.
+    pub traffic: Option<TrafficRecord>,
+}
+
+/// The `traffic` of a document, and the one before its last change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TrafficRecord {
+    pub now: Vec<Target>,
+    /// `None`: the function began with `now`.
+    pub before: Option<Vec<Target>>,
+    /// When it changed, in milliseconds since the Unix epoch.
+    pub since_ms: u64,
 }
 
 /// One revision and its content.
@@ -61,6 +84,8 @@ pub(crate) struct RevisionRecord {
     pub created_ms: u64,
     /// Why it was rolled back; `None`: it was not.
     pub failed: Option<String>,
+    /// The name that the document declares, or declared.
+    pub name: Option<String>,
 }
 
 /// A revision that is being rolled out, to become the stable one.
@@ -71,6 +96,14 @@ pub(crate) struct Candidate {
     pub step: usize,
     /// When the step began, in milliseconds since the Unix epoch.
     pub since_ms: u64,
+}
+
+impl Candidate {
+    /// The same candidate of a plan that may have fewer steps than before. A candidate beyond the
+    /// last step continues there.
+    fn within(self, rollout: &Rollout) -> Self {
+        Self { step: self.step.min(rollout.steps.len().saturating_sub(1)), ..self }
+    }
 }
 
 impl Histories {
@@ -118,8 +151,13 @@ impl History {
     #[cfg(test)]
     pub(crate) fn of_template(template: &Template) -> Self {
         let template = to_bytes(template).unwrap();
-        let kept =
-            |number| RevisionRecord { number, template: template.clone(), created_ms: 1_900_000_000_000, failed: None };
+        let kept = |number| RevisionRecord {
+            number,
+            template: template.clone(),
+            created_ms: 1_900_000_000_000,
+            failed: None,
+            name: None,
+        };
         Self { kept: vec![kept(1), kept(2)], ..Self::default() }
     }
 
@@ -136,11 +174,12 @@ impl History {
         if self.stable != 0 && !is_kept(self.stable) {
             return Err(BadHistory::Stable(self.stable));
         }
-        match &self.candidate {
-            Some(candidate) if !is_kept(candidate.number) || candidate.step > MAX_STEP => {
-                return Err(BadHistory::Candidate(candidate.number));
-            }
-            _ => {}
+        if let Some(named) = self.named.iter().find(|named| !is_kept(named.stable)) {
+            return Err(BadHistory::Stable(named.stable));
+        }
+        let bad = |candidate: &Candidate| !is_kept(candidate.number) || candidate.step > MAX_STEP;
+        if let Some((_, candidate)) = self.candidates().find(|(_, candidate)| bad(candidate)) {
+            return Err(BadHistory::Candidate(candidate.number));
         }
         Ok(self.kept.iter().try_for_each(|kept| kept.template(id).map(drop))?)
     }
@@ -160,8 +199,25 @@ impl History {
         self.kept.last().map_or(0, |kept| kept.number)
     }
 
-    pub(crate) fn latest_template(&self, id: &FunctionId) -> Option<Template> {
-        self.kept.last()?.template(id).ok()
+    /// The template of the latest revision, or of the latest one with a declared name.
+    pub(crate) fn latest_template(&self, id: &FunctionId, name: Option<&str>) -> Option<Template> {
+        let is_it = |kept: &&RevisionRecord| name.is_none() || kept.name.as_deref() == name;
+        self.kept.iter().rev().find(is_it)?.template(id).ok()
+    }
+
+    /// The revisions that are being rolled out, each with the revision that it replaces.
+    pub(crate) fn candidates(&self) -> impl Iterator<Item = (u32, Candidate)> {
+        let own = self.candidate.map(|candidate| (self.stable, candidate));
+        let named = self.named.iter().filter_map(|named| Some((named.stable, named.candidate?)));
+        own.into_iter().chain(named)
+    }
+
+    /// All stable revisions and candidates, and the latest of each name.
+    fn in_force(&self) -> BTreeSet<u32> {
+        let newest = |name: &String| self.kept.iter().rev().find(|kept| kept.name.as_ref() == Some(name));
+        let newest = self.named.iter().filter_map(|named| newest(&named.name)).map(|kept| kept.number);
+        let stable = self.named.iter().map(|named| named.stable).chain([self.stable, self.latest()]);
+        stable.chain(newest).chain(self.candidates().map(|(_, candidate)| candidate.number)).collect()
     }
 
     /// The containers among the kept revisions, by number.
@@ -172,30 +228,48 @@ impl History {
 
     fn record_publication(&mut self, config: &FunctionConfig, now_ms: u64) -> Result<(), DefinitionsError> {
         self.function = Some(config.id.clone());
+        let plan = &config.revisions.plan;
+        self.record_traffic(plan, now_ms);
+        if plan.is_named() {
+            self.record_named(config, now_ms)?;
+        } else {
+            self.record_latest(config, now_ms)?;
+        }
+        self.paused &= plan.rollout.is_some();
+        self.collect(plan);
+        Ok(())
+    }
+
+    fn record_traffic(&mut self, plan: &Plan, now_ms: u64) {
+        let last = self.traffic.as_ref().map(|record| &record.now[..]).unwrap_or_default();
+        if last != plan.traffic {
+            let before = (!self.kept.is_empty()).then(|| last.to_vec());
+            self.traffic = Some(TrafficRecord { now: plan.traffic.clone(), before, since_ms: now_ms });
+        }
+    }
+
+    /// Makes a revision of the function's own fields, if their content is new.
+    fn record_latest(&mut self, config: &FunctionConfig, now_ms: u64) -> Result<(), DefinitionsError> {
         let template = to_bytes(&config.template()).map_err(|error| encoding(&config.id, &error))?;
+        self.named.clear();
         let new = self.kept.last().is_none_or(|last| last.template != template);
         if new {
             if self.kept.is_empty() {
                 self.first = first_number(&config.revisions.plan).filter(|first| *first > 1);
             }
             let number = self.first.filter(|_| self.kept.is_empty()).unwrap_or(self.latest() + 1);
-            self.kept.push(RevisionRecord { number, template, created_ms: now_ms, failed: None });
+            self.kept.push(RevisionRecord { number, template, created_ms: now_ms, failed: None, name: None });
             self.reruns = None;
+        } else if let Some(last) = self.kept.last_mut() {
+            last.name = None;
         }
-        let (latest, plan) = (self.latest(), &config.revisions.plan);
-        match &plan.rollout {
+        let latest = self.latest();
+        match &config.revisions.plan.rollout {
             Some(_) if self.stable == 0 => self.stable = latest,
             Some(_) if new => self.candidate = Some(Candidate { number: latest, step: 0, since_ms: now_ms }),
-            // The plan may have fewer steps than before. A candidate beyond the last step continues
-            // there.
-            Some(rollout) => {
-                if let Some(candidate) = &mut self.candidate {
-                    candidate.step = candidate.step.min(rollout.steps.len().saturating_sub(1));
-                }
-            }
+            Some(rollout) => self.candidate = self.candidate.map(|candidate| candidate.within(rollout)),
             None => (self.stable, self.candidate) = (latest, None),
         }
-        self.collect(plan);
         Ok(())
     }
 
@@ -204,36 +278,53 @@ impl History {
         matches!(config.run, Run::Job(_)).then(|| run_of(&self.config_for_delivery(config).ok()?)).flatten()
     }
 
-    /// Moves the candidate to its next step. After the last step it becomes the stable revision.
-    pub(crate) fn advance(&mut self, plan: &Plan, now_ms: u64) {
-        let Some(candidate) = &mut self.candidate else { return };
+    /// Moves a candidate to its next step. After the last step it becomes the stable revision.
+    pub(crate) fn advance(&mut self, number: u32, plan: &Plan, now_ms: u64) {
+        let Some(candidate) = self.candidate_mut(number) else { return };
         candidate.step += 1;
         candidate.since_ms = now_ms;
         if plan.rollout.as_ref().is_none_or(|rollout| candidate.step >= rollout.steps.len()) {
-            self.stable = candidate.number;
-            self.candidate = None;
+            self.finish(number);
             self.collect(plan);
         }
     }
 
-    /// Gives up the candidate. The stable revision gets all traffic until the next change.
-    pub(crate) fn roll_back(&mut self, reason: String) {
-        let Some(candidate) = self.candidate.take() else { return };
-        if let Some(kept) = self.kept.iter_mut().find(|kept| kept.number == candidate.number) {
+    /// Makes a candidate the stable revision.
+    fn finish(&mut self, number: u32) {
+        if self.candidate.take_if(|candidate| candidate.number == number).is_some() {
+            self.stable = number;
+        }
+        for named in &mut self.named {
+            if named.candidate.take_if(|candidate| candidate.number == number).is_some() {
+                named.stable = number;
+            }
+        }
+    }
+
+    /// Gives up a candidate. The stable revision gets all its traffic until the next change.
+    pub(crate) fn roll_back(&mut self, number: u32, reason: String) {
+        self.candidate.take_if(|candidate| candidate.number == number);
+        for named in &mut self.named {
+            named.candidate.take_if(|candidate| candidate.number == number);
+        }
+        if let Some(kept) = self.kept.iter_mut().find(|kept| kept.number == number) {
             kept.failed = Some(reason);
         }
+    }
+
+    fn candidate_mut(&mut self, number: u32) -> Option<&mut Candidate> {
+        let named = self.named.iter_mut().map(|named| &mut named.candidate);
+        let mut all = std::iter::once(&mut self.candidate).chain(named).flatten();
+        all.find(|candidate| candidate.number == number)
     }
 
     /// Drops the oldest surplus revisions that are not in use. Of large revisions it also drops
     /// some that get traffic; their publication is refused then.
     fn collect(&mut self, plan: &Plan) {
         let mut surplus = self.kept.len().saturating_sub(usize::try_from(plan.history).unwrap_or(usize::MAX));
-        let (latest, stable, candidate) =
-            (self.latest(), self.stable, self.candidate.map(|candidate| candidate.number));
-        let in_use = |number: u32| {
-            [Some(latest), Some(stable), candidate].contains(&Some(number))
-                || plan.traffic.iter().any(|target| target.revision == number)
-        };
+        let in_force = self.in_force();
+        let in_use =
+            |number: u32| in_force.contains(&number) || plan.traffic.iter().any(|target| target.revision == number);
         self.kept.retain(|kept| {
             let goes = surplus > 0 && !in_use(kept.number);
             surplus -= usize::from(goes);
@@ -243,7 +334,7 @@ impl History {
         let most = MIN_KEPT_BYTES.max(KEPT_LATEST * self.kept.last().map_or(0, |latest| latest.template.len()));
         let mut excess = bytes(self).saturating_sub(most);
         self.kept.retain(|kept| {
-            let goes = excess > 0 && ![Some(latest), Some(stable), candidate].contains(&Some(kept.number));
+            let goes = excess > 0 && !in_force.contains(&kept.number);
             excess = if goes { excess.saturating_sub(kept.template.len()) } else { excess };
             !goes
         });
@@ -264,7 +355,9 @@ impl History {
                 others.push(self.revision(config, target.revision)?);
             }
         }
+        resolved.revisions.names = self.names([primary].into_iter().chain(others.iter().map(|other| other.number)));
         resolved.revisions.split = (!others.is_empty()).then(|| Box::new(Split { targets, others }));
+        resolved.revisions.plan.declared.clear();
         Ok(resolved)
     }
 
@@ -272,6 +365,9 @@ impl History {
     /// with "the latest" replaced by its number. With a rollout plan the primary revision is the
     /// stable one; otherwise it is the one with the largest share.
     fn targets(&self, plan: &Plan) -> (u32, Vec<Target>) {
+        if plan.is_named() {
+            return self.named_targets(plan);
+        }
         let latest = self.latest();
         let named = |target: &Target| Target {
             revision: if target.revision == 0 || self.is_lost(target.revision) { latest } else { target.revision },
@@ -297,7 +393,7 @@ impl History {
                 }
             },
         };
-        targets.retain(|target| target.percent > 0 || target.tag.is_some() || !target.headers.is_empty());
+        targets.retain(decides);
         (primary, targets)
     }
 
@@ -307,26 +403,32 @@ impl History {
         let targets = revisions.split.as_ref().map_or(&all[..], |split| &split.targets);
         let steps = revisions.plan.rollout.as_ref().map_or(0, |rollout| rollout.steps.len());
         let count = |index: usize| u32::try_from(index).unwrap_or(u32::MAX);
+        let serves = |kept: &RevisionRecord| targets.iter().any(|target| target.revision == kept.number);
         let status = |kept: &RevisionRecord| {
             let of_it = || targets.iter().filter(|target| target.revision == kept.number);
-            let candidate = self.candidate.filter(|candidate| candidate.number == kept.number);
+            let candidate = self.candidates().map(|(_, candidate)| candidate);
+            let candidate = candidate.into_iter().find(|candidate| candidate.number == kept.number);
             RevisionStatus {
                 revision: revision::name(id, kept.number),
+                declared: kept.name.clone(),
                 created_ms: kept.created_ms,
                 percent: of_it().map(|target| target.percent).sum(),
                 tags: of_it().filter_map(|target| target.tag.clone()).collect(),
                 headers: of_it().any(|target| !target.headers.is_empty()),
                 step: candidate.map(|candidate| (count(candidate.step + 1), count(steps))),
+                paused: self.paused && (candidate.is_some() || self.candidates().next().is_none() && serves(kept)),
                 failed: kept.failed.clone(),
             }
         };
         let lost = |number: u32| RevisionStatus {
             revision: revision::name(id, number),
+            declared: None,
             created_ms: 0,
             percent: 0,
             tags: Vec::new(),
             headers: false,
             step: None,
+            paused: false,
             failed: Some(LOST.to_owned()),
         };
         self.lost(&revisions.plan).into_iter().map(lost).chain(self.kept.iter().map(status)).collect()
@@ -340,6 +442,11 @@ impl History {
         })?;
         Ok(Revision { number, template: kept.template(&config.id)? })
     }
+}
+
+/// Whether a target leads any request to its revision.
+fn decides(target: &Target) -> bool {
+    target.percent > 0 || target.tag.is_some() || !target.headers.is_empty()
 }
 
 /// The number of a first revision: above those that the document names, so that no name gets another

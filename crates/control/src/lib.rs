@@ -50,6 +50,7 @@ pub use control::{
 };
 pub use definitions::Definitions;
 pub use error::DefinitionsError;
+pub use history::{RolloutAction, RolloutChange, RolloutStep, SteerError};
 pub use job::{JobEvent, JobStatus};
 pub use places::{OpenRequest, Place, Places, Requests, source};
 pub use rotation::{Phase, RotationOutcome};

@@ -65,6 +65,8 @@ pub struct FunctionNode {
 pub struct RevisionStatus {
     /// Name of the revision, such as `checkout-00003`.
     pub revision: String,
+    /// The name that the document declares, or declared when it made the revision.
+    pub declared: Option<String>,
     /// When it was created, in milliseconds since the Unix epoch.
     pub created_ms: u64,
     /// Percentage of the requests that neither a tag nor a header decides.
@@ -76,6 +78,8 @@ pub struct RevisionStatus {
     /// Current step of its rollout, counted from 1, and the number of steps; `None`: it is not
     /// being rolled out.
     pub step: Option<(u32, u32)>,
+    /// Whether a user has paused the function's rollouts.
+    pub paused: bool,
     /// Why it was rolled back; `None`: it was not.
     pub failed: Option<String>,
 }
@@ -87,9 +91,9 @@ pub struct RolloutEvent {
     pub at_ms: u64,
     /// Name of the function.
     pub function: FunctionId,
-    /// Name of the revision.
+    /// The revision, such as `checkout-00003 (stable)`.
     pub revision: String,
-    /// Percentage of traffic before the decision.
+    /// Percentage of traffic before the decision; of a declared revision, of its name's traffic.
     pub from: u8,
     /// Percentage of traffic after it; 0: the revision was rolled back.
     pub to: u8,

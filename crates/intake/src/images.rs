@@ -6,7 +6,7 @@ use futures_util::stream;
 use leno_config::{Problem, Snapshot};
 use leno_control::{Control, Definitions};
 use leno_files::FileAccess;
-use leno_model::{Container, FunctionConfig, FunctionId};
+use leno_model::{Container, FunctionConfig, FunctionId, Run};
 use leno_namespaces::Turns;
 use leno_oci::{AddressCheck, Digest, Reference, Resolver};
 use leno_proxy::{Machines, Requester};
@@ -33,7 +33,7 @@ pub(crate) fn problems(snapshot: &Snapshot) -> Vec<Problem> {
         return Vec::new();
     }
     let each = snapshot.containers();
-    let wrong = each.filter_map(|(_, container, place)| reference(snapshot, container, place).err());
+    let wrong = each.filter_map(|(_, _, container, place)| reference(snapshot, container, place).err());
     wrong.chain(resolver(snapshot).err()).collect()
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn resolve(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Re
         snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.function_config(id)?))).collect();
     if snapshot.containers().next().is_some() {
         let (mut unknown, mut problems) = (HashMap::new(), Vec::new());
-        for (id, container, place) in snapshot.containers() {
+        for (id, name, container, place) in snapshot.containers() {
             let reference = match reference(snapshot, container, place) {
                 Ok(reference) => reference,
                 Err(problem) => {
@@ -94,9 +94,9 @@ pub(crate) fn resolve(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Re
             let Some(function) = configs.get_mut(id) else { continue };
             let tag = Tag { reference, requester: Requester::of(function) };
             let known = tag.reference.digest().or_else(|| tags.0.get(&tag).copied()).map(|digest| digest.to_string());
-            match known.or_else(|| unchanged(control, function)) {
+            match known.or_else(|| unchanged(control, function, name)) {
                 Some(digest) => {
-                    if let Some(container) = function.run.container_mut() {
+                    if let Some(container) = run_mut(function, name).and_then(Run::container_mut) {
                         container.digest = Some(digest);
                     }
                 }
@@ -148,11 +148,27 @@ impl UnresolvedTags {
     }
 }
 
-/// The digest of the latest revision, if the function or job has not changed since.
-fn unchanged(control: &Control, function: &FunctionConfig) -> Option<String> {
-    let latest = control.latest(&function.id)?;
+/// The run of a declared revision, or else the function's own.
+fn run_mut<'a>(function: &'a mut FunctionConfig, name: Option<&str>) -> Option<&'a mut Run> {
+    match name {
+        None => Some(&mut function.run),
+        Some(name) => {
+            let declared = function.revisions.plan.declared.iter_mut().find(|declared| declared.name == name);
+            declared.map(|declared| &mut declared.template.run)
+        }
+    }
+}
+
+/// The digest of the latest revision, if the function, the job or the declared revision has not
+/// changed since.
+fn unchanged(control: &Control, function: &FunctionConfig, name: Option<&str>) -> Option<String> {
+    let latest = control.latest(&function.id, name)?;
     let digest = latest.run.container()?.digest.clone()?;
-    let mut now = function.template();
+    let declared = |name| function.revisions.plan.declared.iter().find(|declared| declared.name == name);
+    let mut now = match name {
+        None => function.template(),
+        Some(name) => declared(name)?.template.clone(),
+    };
     now.run.container_mut()?.digest = Some(digest.clone());
     (now == latest).then_some(digest)
 }

@@ -163,10 +163,12 @@ impl Listing {
             Self::Nodes => columns::NODES,
             Self::Revisions => &[
                 ("REVISION", "revision", Plain),
+                ("NAME", "declared", Plain),
                 ("FUNCTION", "function", Plain),
                 ("PERCENT", "percent", Plain),
                 ("TAGS", "tags", Plain),
                 ("STEP", "step", Plain),
+                ("PAUSED", "paused", Plain),
                 ("REQUESTS", "requests", Plain),
                 ("FAILURES", "failures", Plain),
                 ("SLOW", "slow", Plain),

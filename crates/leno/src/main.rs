@@ -35,6 +35,7 @@ mod programs;
 mod quantity;
 mod remote;
 mod rerun;
+mod rollouts;
 mod screen;
 mod signals;
 mod suggest;
@@ -320,6 +321,8 @@ enum Command {
         #[command(flatten)]
         node: NodeAddress,
     },
+    #[command(flatten)]
+    Rollout(rollouts::Command),
     /// Write completions for a shell to standard output: `leno completions bash >
     /// /etc/bash_completion.d/leno`.
     Completions {
@@ -334,7 +337,7 @@ enum Command {
     },
     /// Write documents that would permit refused calls of a function, for your review.
     #[command(subcommand)]
-    Suggest(Suggest),
+    Suggest(suggest::Command),
     /// Delete a volume that a node keeps on its disk, with its content. `leno get volumes` lists them.
     ///
     /// An instance must not have it: remove or change the function first.
@@ -364,22 +367,6 @@ enum Command {
         node: NodeAddress,
         #[command(flatten)]
         format: output::Format,
-    },
-}
-
-#[derive(Subcommand)]
-enum Suggest {
-    /// Write External documents and policies for the refused destinations of a function.
-    ///
-    /// A node keeps 128 destinations of each function, and counts the others. It forgets them when
-    /// it ends.
-    Egress {
-        /// Function or job: `name`, or `namespace/name`.
-        function: String,
-        #[command(flatten)]
-        format: output::Format,
-        #[command(flatten)]
-        node: NodeAddress,
     },
 }
 
@@ -486,6 +473,7 @@ fn main() -> ExitCode {
             print!("{}", String::from_utf8_lossy(&script));
             Ok(ExitCode::SUCCESS)
         }
+        Command::Rollout(command) => rollouts::run(command),
         Command::Manual { folder } => {
             clap_mangen::generate_to(Cli::command(), folder).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
@@ -495,7 +483,7 @@ fn main() -> ExitCode {
         Command::Rerun(arguments) => rerun::run(&arguments),
         Command::Observe { filter, printing, server, node } => observe::run((&node, &server), &filter, &printing),
         Command::Graph { options, server, node } => graph::run(&options, (&server, &node)),
-        Command::Suggest(Suggest::Egress { function, format, node }) => suggest::egress(&function, &node, format),
+        Command::Suggest(command) => suggest::run(command),
         Command::Explain { request_id, last: _, filter, server, node, format } => {
             explain::run(request_id.as_deref(), &filter, (&node, &server), format)
         }

@@ -32,6 +32,8 @@ use leno_api::control::types::{
     NamespaceStatus, StoredDocument, Wrong,
 };
 use leno_config::{DocumentId, Problem};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use similar::TextDiff;
 use sources::names;
@@ -162,7 +164,16 @@ fn refuse(problems: &[Problem]) -> ExitCode {
 
 /// Sends a change. If the documents have problems, prints them and returns the exit code.
 fn change(connection: &Connection, request: &ChangeRequest) -> Result<Result<ChangeAnswer, u8>> {
-    match connection.post("/v1/changes", request) {
+    send(connection, "/v1/changes", request)
+}
+
+/// The same for any request that changes documents.
+pub(crate) fn send<T: DeserializeOwned>(
+    connection: &Connection,
+    path: &str,
+    request: &impl Serialize,
+) -> Result<Result<T, u8>> {
+    match connection.post(path, request) {
         Ok(answer) => Ok(Ok(answer)),
         Err(connection::Failure::Refused { refusal, .. }) if !refusal.problems.is_empty() => {
             for wrong in refusal.problems {
@@ -175,7 +186,7 @@ fn change(connection: &Connection, request: &ChangeRequest) -> Result<Result<Cha
     }
 }
 
-fn print_changes(answer: &ChangeAnswer) -> ExitCode {
+pub(crate) fn print_changes(answer: &ChangeAnswer) -> ExitCode {
     for changed in &answer.documents {
         let name = DocumentId::from(changed.document.clone()).to_string();
         println!("{} {}", shown(&name), format!("{:?}", changed.action).to_lowercase());
@@ -318,10 +329,12 @@ impl Listing {
             Self::Events => columns::EVENTS,
             Self::Revisions => &[
                 ("REVISION", "revision", Plain),
+                ("NAME", "declared", Plain),
                 ("FUNCTION", "function", Plain),
                 ("PERCENT", "percent", Plain),
                 ("TAGS", "tags", Plain),
                 ("STEP", "step", Plain),
+                ("PAUSED", "paused", Plain),
                 ("ROLLED BACK", "failed", Plain),
             ],
             Self::Jobs => &[

@@ -14,6 +14,30 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
+/// Commands that write suggested documents.
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// Write External documents and policies for the refused destinations of a function.
+    ///
+    /// A node keeps 128 destinations of each function, and counts the others. It forgets them when
+    /// it ends.
+    Egress {
+        /// Function or job: `name`, or `namespace/name`.
+        function: String,
+        #[command(flatten)]
+        format: Format,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
+}
+
+/// Carries out a command.
+pub(crate) fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Egress { function, format, node } => egress(&function, &node, format),
+    }
+}
+
 /// The refused destinations of a function, as the node reports them.
 #[derive(Deserialize)]
 struct RefusedDestinations {
@@ -35,7 +59,7 @@ struct HostSuggestion {
 }
 
 /// Prints documents that would allow a function's refused calls to external services.
-pub(crate) fn egress(function: &str, node: &NodeAddress, format: Format) -> Result<ExitCode> {
+fn egress(function: &str, node: &NodeAddress, format: Format) -> Result<ExitCode> {
     let node = Node::of(node)?;
     let functions: Vec<FunctionId> = names(&node, "/functions", "function")?;
     let callers = functions.iter().cloned().chain(names(&node, "/jobs", "job")?).collect::<Vec<_>>();

@@ -71,6 +71,11 @@ impl FunctionConfig {
         extensions.map(|extension| (extension.module, extension.url.as_ref())).chain(components)
     }
 
+    /// Whether it is a function, and no job and no External document.
+    pub fn is_function(&self) -> bool {
+        !matches!(self.run, Run::Job(_) | Run::Egress(_))
+    }
+
     /// The template in the configuration's fields.
     pub fn template(&self) -> Template {
         Template { run: self.run.clone(), protocol: self.protocol, concurrency: self.concurrency, scale: self.scale }

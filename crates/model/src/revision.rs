@@ -48,6 +48,16 @@ pub struct Revisions {
     pub plan: Plan,
     /// `None`: the revision `number` gets all requests.
     pub split: Option<Box<Split>>,
+    /// Names of revisions that the document declares, with their numbers. Several numbers can have
+    /// the same name.
+    pub names: Vec<(u32, String)>,
+}
+
+impl Revisions {
+    /// The name of a declared revision.
+    pub fn name(&self, number: u32) -> Option<&str> {
+        self.names.iter().find(|(named, _)| *named == number).map(|(_, name)| &**name)
+    }
 }
 
 /// The rollout and the traffic targets of a document.
@@ -59,18 +69,36 @@ pub struct Plan {
     pub rollout: Option<Rollout>,
     /// Revisions to keep. Revisions with traffic are always kept.
     pub history: u32,
+    /// `spec.revisions`. Nodes do not get them: each revision with requests is in the [`Split`].
+    pub declared: Vec<DeclaredRevision>,
+}
+
+impl Plan {
+    /// Whether the document declares its revisions by name.
+    pub fn is_named(&self) -> bool {
+        self.traffic.iter().any(|target| target.name.is_some())
+    }
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { traffic: Vec::new(), rollout: None, history: HISTORY }
+        Self { traffic: Vec::new(), rollout: None, history: HISTORY, declared: Vec::new() }
     }
+}
+
+/// A revision that a document declares.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeclaredRevision {
+    /// Its name, a DNS label.
+    pub name: String,
+    /// Its content.
+    pub template: Template,
 }
 
 /// An element of `spec.traffic`, or of a [`Split`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
-    /// The revision's number; in a plan, 0 is the latest.
+    /// The revision's number; in a plan, 0 is the latest, or the one with the `name`.
     pub revision: u32,
     /// Share of the requests that match no tag and no header.
     pub percent: u8,
@@ -78,6 +106,8 @@ pub struct Target {
     pub tag: Option<String>,
     /// Names in lower case, and values.
     pub headers: Vec<(String, String)>,
+    /// Name of a declared revision; in plans only.
+    pub name: Option<String>,
 }
 
 /// A gradual rollout.
@@ -118,6 +148,15 @@ pub struct Split {
 /// The name of a revision: `checkout-00003`.
 pub fn name(function: &FunctionId, number: u32) -> String {
     format!("{}-{number:05}", function.name)
+}
+
+/// The name of a revision with its declared name: `checkout-00003 (stable)`.
+pub fn label(function: &FunctionId, number: u32, declared: Option<&str>) -> String {
+    let name = name(function, number);
+    match declared {
+        Some(declared) => format!("{name} ({declared})"),
+        None => name,
+    }
 }
 
 /// The number in a revision's name; `None`: it is not a name of this function's revisions.

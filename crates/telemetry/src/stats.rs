@@ -13,7 +13,8 @@ use std::time::Duration;
 pub struct RevisionLabel {
     /// Number of the revision; 0: revisions are not numbered.
     pub number: u32,
-    /// Name of the revision, such as `checkout-00003`.
+    /// Name of the revision, such as `checkout-00003`, or `checkout-00003 (stable)` if the document
+    /// declares it.
     pub name: Arc<str>,
     /// The revision's request counts, if a rollout needs them.
     pub stats: OnceLock<Arc<RevisionStats>>,

@@ -15,6 +15,7 @@ use super::types::{
 use super::views;
 use crate::jobs;
 use crate::log_page::{LogPage, LogQuery};
+use crate::rollouts::{RolloutAnswer, RolloutRequest};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
@@ -46,6 +47,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/namespaces", get(namespaces))
         .route("/v1/functions", get(views::functions))
+        .route("/v1/functions/{namespace}/{name}/rollout", post(rollout))
         .route("/v1/instances", get(views::instances))
         .route("/v1/events", get(views::events))
         .route("/v1/flows", get(views::flows))
@@ -88,6 +90,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         status,
         namespaces,
         views::functions,
+        rollout,
         views::instances,
         views::events,
         views::flows,
@@ -154,6 +157,35 @@ async fn change(
     // A client that goes away leaves no half of a change behind: nothing is awaited while it is
     // stored and put into force.
     service.leading()?.change(&service, &caller, request).await.map(Json)
+}
+
+/// Promotes a revision of a function, pauses or resumes its rollouts, or takes the last change back. Where that is a change of `traffic`, the stored document is changed.
+#[utoipa::path(
+    post, path = "/v1/functions/{namespace}/{name}/rollout", request_body = RolloutRequest,
+    params(
+        ("namespace" = String, Path, description = "Namespace of the function."),
+        ("name" = String, Path, description = "Name of the function."),
+    ),
+    responses(
+        (status = 200, description = "It is in force, or would be.", body = RolloutAnswer),
+        (status = 400, description = "The request makes no sense.", body = Refusal),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+        (status = 404, description = "There is no such function.", body = Refusal),
+        (status = 409, description = "There is nothing to change, or the document has another version than expected.", body = Refusal),
+        (status = 421, description = "Another control plane takes changes; `leader` is its address.", body = Refusal),
+        (status = 422, description = "The changed document is wrong.", body = Refusal),
+        (status = 503, description = "The store, or a registry, does not answer.", body = Refusal),
+    )
+)]
+async fn rollout(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    Path((namespace, name)): Path<(String, String)>,
+    JsonBody(request): JsonBody<RolloutRequest>,
+) -> Result<Json<RolloutAnswer>, ApiError> {
+    let id = FunctionId::new(&namespace, &name).map_err(|error| ApiError::Bad(error.to_string()))?;
+    service.leading()?.roll_out(&service, &caller, &id, &request).await.map(Json)
 }
 
 #[derive(Deserialize, IntoParams)]

@@ -67,6 +67,7 @@ pub(super) fn external(
         protocol: leno_model::AppProtocol::default(),
         run: Run::Egress(egress),
         place: scope.here(),
+        declared_places: Vec::new(),
         expose: Vec::new(),
         callees: Vec::new(),
         concurrency: 0,

@@ -3,12 +3,14 @@
 use super::arguments::Arguments;
 use super::fields::{self, DAY, MILLISECOND};
 use super::process::{self, Kind};
+use super::revisions::{self, Declared};
 use super::{Context, TypedDocument, confine, container, isolation, metadata, rollout, scale, template, text, wasm};
 use crate::document::{self, FunctionSpec, FunctionTimeouts, Liveness, Readiness};
 use crate::duration::Duration;
 use crate::problem::{Problem, Scope};
 use crate::snapshot::Function;
 use leno_model::FunctionId;
+use leno_model::revision::{DeclaredRevision, Template};
 use leno_model::special_address::single;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -51,34 +53,65 @@ pub(super) fn function(
 ) -> Function {
     let spec = &document.spec;
     let scope = root.field("spec");
-    chained(&scope, spec);
     let timeouts = scope.field("timeouts");
     let timeout = spec.timeouts.request.map(|timeout| {
         fields::millis(&timeouts.field("request"), timeout, Duration::default(), DAY);
         timeout.0
     });
-    let run = run(context, &scope, id, spec);
-    let sole = Sole::of(&run);
+    let declared = revisions::declared(context, &scope, id, spec);
+    let mut plan = rollout::plan(&scope, id, spec);
+    let largest = plan.traffic.iter().rev().max_by_key(|target| target.percent).and_then(|most| most.name.clone());
+    let main = declared.iter().find(|one| Some(&one.name) == largest.as_ref()).map(|one| one.content.clone());
+    let main = main.or_else(|| Some(declared.first()?.content.clone()));
+    let Content { template, place, sole } = main.unwrap_or_else(|| content(context, &scope, id, spec));
+    if let Some(sole) = sole.filter(|_| declared.is_empty()) {
+        rollout::alone(&scope, &sole);
+    }
+    let declared_places = declared.iter().map(|one| one.content.place.clone()).collect();
+    let revision = |one: Declared| DeclaredRevision { name: one.name, template: one.content.template };
+    plan.declared = declared.into_iter().map(revision).collect();
+    let Template { run, protocol, concurrency, scale } = template;
     Function {
         origin: root.origin(),
         labels: document.metadata.labels.clone(),
-        protocol: spec.protocol,
+        protocol,
         run,
-        place: scope.field(place(spec)).here(),
+        place,
+        declared_places,
         expose: expose(&scope.field("expose"), &spec.expose),
         callees: callees(context, &scope.field("callees"), id, &spec.callees),
-        concurrency: spec.concurrency,
+        concurrency,
         queue: scale::queue(&scope.field("queue"), spec.queue),
-        scale: scale::scale(context, &scope, spec, sole.as_ref()),
+        scale,
         timeout: timeout.unwrap_or(mesh.limits.request_timeout),
         as_received: spec.paths.as_received(),
-        plan: rollout::plan(&scope, id, spec, sole.as_ref()),
+        plan,
         chain: None,
         policies: Vec::new(),
     }
 }
 
+/// The fields that make a revision.
+#[derive(Clone)]
+pub(super) struct Content {
+    pub template: Template,
+    /// The place of its program, its component or its image.
+    pub place: Problem,
+    pub sole: Option<Sole>,
+}
+
+/// The fields of a function, or of one of its declared revisions, that make a revision.
+pub(super) fn content(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &FunctionSpec) -> Content {
+    chained(scope, spec);
+    let run = run(context, scope, id, spec);
+    let sole = Sole::of(&run);
+    let scale = scale::scale(context, scope, spec, sole.as_ref());
+    let template = Template { run, protocol: spec.protocol, concurrency: spec.concurrency, scale };
+    Content { template, place: scope.field(place(spec)).here(), sole }
+}
+
 /// Why only one instance of a function can run at a time on a node.
+#[derive(Clone)]
 pub(super) enum Sole {
     /// Its port is fixed, and all instances share the network of the node.
     Port,

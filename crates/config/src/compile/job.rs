@@ -107,6 +107,7 @@ pub(super) fn job(
         protocol: leno_model::AppProtocol::default(),
         run: leno_model::Run::Job(job),
         place: scope.field(if spec.image.is_some() { "image" } else { "command" }).here(),
+        declared_places: Vec::new(),
         expose: Vec::new(),
         callees: function::callees(context, &scope.field("callees"), id, &spec.callees),
         concurrency: 0,

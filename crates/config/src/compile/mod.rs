@@ -33,6 +33,7 @@ mod quotas;
 mod rate_limit;
 mod regex;
 mod resilience;
+mod revisions;
 mod rollout;
 mod scale;
 mod sidecar;

@@ -5,20 +5,25 @@ use super::function::Sole;
 use super::header::{self, Use};
 use crate::document::{self, FunctionSpec, TrafficTarget};
 use crate::duration::Duration;
+use crate::nearest::{self, did_you_mean};
 use crate::problem::Scope;
 use leno_model::FunctionId;
 use leno_model::revision::{self, Latency, Plan, TAG_HEADER, Target};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-pub(super) fn plan(scope: &Scope<'_>, id: &FunctionId, spec: &FunctionSpec, sole: Option<&Sole>) -> Plan {
-    for field in ["traffic", "rollout"] {
-        if let Some(sole) = sole.filter(|_| scope.has(field)) {
-            let (cannot, fix) = sole.explain();
-            scope.field(field).problem(format!("two revisions {cannot}"), fix);
-        }
+/// Reports fields that need two instances on one node.
+pub(super) fn alone(scope: &Scope<'_>, sole: &Sole) {
+    for field in ["traffic", "rollout"].into_iter().filter(|field| scope.has(field)) {
+        let (cannot, fix) = sole.explain();
+        scope.field(field).problem(format!("two revisions {cannot}"), fix);
     }
+}
+
+/// The plan, without the content of declared revisions.
+pub(super) fn plan(scope: &Scope<'_>, id: &FunctionId, spec: &FunctionSpec) -> Plan {
     Plan {
+        declared: Vec::new(),
         traffic: traffic(scope, id, spec),
         rollout: spec.rollout.as_ref().map(|written| rollout(&scope.field("rollout"), written)),
         history: history(&scope.field("revisionHistory"), spec.revision_history),
@@ -36,10 +41,17 @@ fn history(scope: &Scope<'_>, kept: u32) -> u32 {
 fn traffic(function: &Scope<'_>, id: &FunctionId, spec: &FunctionSpec) -> Vec<Target> {
     fields::not_written_empty(function, "traffic", &spec.traffic, "everything to the latest revision");
     let list = function.field("traffic");
+    if let ([], [first, rest @ ..]) = (&spec.traffic[..], &spec.revisions[..]) {
+        if !rest.is_empty() {
+            let fix = format!("add `traffic: [{{revision: {}, percent: 100}}]`", first.name.escape_debug());
+            function.field("revisions").problem("nothing says which of these gets requests", fix);
+        }
+        return vec![Target { name: Some(first.name.clone()), percent: 100, ..Target::default() }];
+    }
     let mut targets: Vec<Target> = Vec::new();
     for (index, written) in spec.traffic.iter().enumerate() {
         let scope = list.element(index);
-        let target = target(&scope, id, written, spec.rollout.is_some());
+        let target = target(&scope, id, written, spec);
         for (first, other) in targets.iter().enumerate() {
             if target.tag.is_some() && other.tag == target.tag {
                 let message = format!("element {first} has this tag too");
@@ -53,19 +65,20 @@ fn traffic(function: &Scope<'_>, id: &FunctionId, spec: &FunctionSpec) -> Vec<Ta
         targets.push(target);
     }
     let sum: u32 = targets.iter().map(|target| u32::from(target.percent)).sum();
-    if spec.traffic.iter().any(|written| written.percent.is_some()) && sum != 100 && spec.rollout.is_none() {
+    let is_divided = spec.traffic.iter().any(|written| written.percent.is_some()) && spec.rollout.is_none();
+    if sum != 100 && (is_divided || !spec.revisions.is_empty()) {
         list.problem(format!("the percentages add up to {sum}"), "expected 100");
     }
     targets
 }
 
-fn target(scope: &Scope<'_>, id: &FunctionId, written: &TrafficTarget, rolled_out: bool) -> Target {
+fn target(scope: &Scope<'_>, id: &FunctionId, written: &TrafficTarget, spec: &FunctionSpec) -> Target {
     if let Some(percent) = written.percent {
         let field = scope.field("percent");
         if percent > 100 {
             field.problem(format!("{percent} percent"), "expected 0 to 100");
         }
-        if rolled_out {
+        if spec.rollout.is_some() && spec.revisions.is_empty() {
             field.problem("`rollout` decides about percentages", "remove `percent`, or `rollout`");
         }
     }
@@ -75,12 +88,34 @@ fn target(scope: &Scope<'_>, id: &FunctionId, written: &TrafficTarget, rolled_ou
     if let Some(tag) = &written.tag {
         fields::label(&scope.field("tag"), tag);
     }
+    let name = (!spec.revisions.is_empty()).then(|| name(scope, written, spec));
     Target {
-        revision: number(scope, id, written),
+        revision: if name.is_some() { 0 } else { number(scope, id, written) },
+        name,
         percent: written.percent.unwrap_or(0),
         tag: written.tag.clone(),
         headers: headers(scope, &written.headers),
     }
+}
+
+/// The name of a declared revision.
+fn name(scope: &Scope<'_>, written: &TrafficTarget, spec: &FunctionSpec) -> String {
+    let known: Vec<&str> = spec.revisions.iter().map(|declared| &*declared.name).collect();
+    match &written.revision {
+        Some(name) if written.latest.is_some() => {
+            scope.problem(format!("`{}` and `latest` are two things", name.escape_debug()), "remove `latest`");
+        }
+        Some(name) if !known.contains(&&**name) => {
+            let message = format!("`{}` is none of the `revisions`", name.escape_debug());
+            scope.field("revision").problem(message, did_you_mean(name, known.iter().copied()));
+        }
+        Some(_) => {}
+        None => {
+            let message = "with `revisions`, each element of `traffic` names one";
+            scope.problem(message, format!("add `revision:` with one of {}", nearest::list(&known)));
+        }
+    }
+    written.revision.clone().unwrap_or_default()
 }
 
 fn number(scope: &Scope<'_>, id: &FunctionId, written: &TrafficTarget) -> u32 {

@@ -3,6 +3,7 @@
 use super::confine::{Resources, Secret};
 use super::image::Volume;
 use super::paths::Paths;
+use super::revisions::NamedRevision;
 use super::rollout::{Rollout, TrafficTarget};
 use super::scale::Scale;
 use super::value::{Address, ApiVersion, Metadata};
@@ -126,7 +127,13 @@ pub struct FunctionSpec {
     pub expose: Vec<Expose>,
     /// How paths of requests arrive.
     pub paths: Paths,
-    /// Which revisions get requests. Without it: the latest, as `rollout` says.
+    /// Revisions side by side, each with a name, 16 at most: this document's fields with others in
+    /// their place. Each start of the mesh has all of them. `traffic` gives them their shares. Each
+    /// one counts as a function in the quota of the namespace.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub revisions: Vec<NamedRevision>,
+    /// Which revisions get requests. Without it: the latest, as `rollout` says. With `revisions` it
+    /// names these, and only one alone needs no `traffic`.
     pub traffic: Vec<TrafficTarget>,
     /// How a new revision takes over. Without it: at once, when its first instances are ready.
     pub rollout: Option<Rollout>,
@@ -166,6 +173,7 @@ impl Default for FunctionSpec {
             callees: Vec::new(),
             expose: Vec::new(),
             paths: Paths::default(),
+            revisions: Vec::new(),
             traffic: Vec::new(),
             rollout: None,
             revision_history: HISTORY,

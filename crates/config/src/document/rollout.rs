@@ -9,14 +9,15 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrafficTarget {
-    /// A revision by its name, such as `checkout-00003`. `leno get revisions` lists them. Either
-    /// this or `latest`.
+    /// A revision by its name in `revisions`. Without `revisions`: by its number, such as
+    /// `checkout-00003`, which `leno get revisions` lists. Either this or `latest`.
     pub revision: Option<String>,
     /// `true`: the revision that the document describes, whichever that is. Either this or
-    /// `revision`.
+    /// `revision`; not with `revisions`, which are all described.
     pub latest: Option<bool>,
-    /// Share of the requests that no tag and no header decides about. All shares add up to 100; if
-    /// no revision has a share, all such requests go to the latest revision.
+    /// Share of the requests that no tag and no header decides about. All shares add up to 100. If
+    /// no revision has a share, all such requests go to the latest revision; with `revisions`, there
+    /// have to be shares.
     #[schemars(range(min = 0, max = 100))]
     pub percent: Option<u8>,
     /// Requests with the header `Leno-Tag` of this value get this revision.
@@ -27,7 +28,7 @@ pub struct TrafficTarget {
 }
 
 /// How a new revision takes over: step by step, and not at all if it does worse than the one before
-/// it.
+/// it. With `revisions`: the new content of a name, within the share of the name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Rollout {

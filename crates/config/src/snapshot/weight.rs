@@ -46,7 +46,17 @@ pub(crate) fn uses<'a>(
         };
         let rules = applied.map(|(policy, rules)| rules.saturating_add(named(policy)));
         let rules = rules.fold(0, u64::saturating_add);
-        uses.entry(&id.namespace).or_default().add(&function.run, function.scale.min, rules);
+        let used = uses.entry(&id.namespace).or_default();
+        let declared = &function.plan.declared;
+        if declared.is_empty() {
+            used.add(&function.run, function.scale.min, rules);
+        }
+        for (index, one) in declared.iter().enumerate() {
+            // Instances of a revision without requests do not run.
+            let runs = function.plan.traffic.iter().any(|target| target.name.as_ref() == Some(&one.name));
+            let min = if runs { one.template.scale.min } else { 0 };
+            used.add(&one.template.run, min, if index == 0 { rules } else { 0 });
+        }
     }
     uses
 }

@@ -133,7 +133,15 @@ const MISTAKES: &[(&str, &str, &str, &str, &str)] = &[
     ("a function twice", "{name: stock, namespace: demo}\nspec:\n  command", "{name: shop, namespace: demo}\nspec:\n  command", "metadata.name", "there is another function"),
     ("a place twice", "  readiness: {http: /healthz}", "  expose: [{hosts: [shop.example], path: /}]", "spec.expose[0]", "shop.example"),
     ("shares that are not everything", "  env: {LEVEL: info}", "  traffic: [{latest: true, percent: 50}]", "spec.traffic", "expected 100"),
-    ("a revision of an earlier start", "  env: {LEVEL: info}", "  traffic: [{revision: shop-00002, percent: 100}]", "spec.traffic[0].revision", "a fresh start gives its share to the latest"),
+    ("a revision of an earlier start", "  env: {LEVEL: info}", "  traffic: [{revision: shop-00002, percent: 100}]", "spec.traffic[0].revision", "add `revisions: [{name: stable}]`"),
+    ("a misspelt name of a revision", "  env: {LEVEL: info}", "  revisions: [{name: stable}, {name: next}]\n  traffic: [{revision: stables, percent: 100}]", "spec.traffic[0].revision", "did you mean `stable`?"),
+    ("revisions without shares", "  env: {LEVEL: info}", "  revisions: [{name: stable}, {name: next}]", "spec.revisions", "add `traffic: [{revision: stable, percent: 100}]`"),
+    ("a name of a revision twice", "  env: {LEVEL: info}", "  revisions: [{name: next}, {name: next}]\n  traffic: [{revision: next, percent: 100}]", "spec.revisions[1].name", "give each its own name"),
+    ("a number for a name", "  env: {LEVEL: info}", "  revisions: [{name: shop-00001}]", "spec.revisions[0].name", "expected another name"),
+    ("the latest of named revisions", "  env: {LEVEL: info}", "  revisions: [{name: next}]\n  traffic: [{latest: true, percent: 100}]", "spec.traffic[0]", "add `revision:` with one of `next`"),
+    ("named shares that are not everything", "  env: {LEVEL: info}", "  revisions: [{name: next}]\n  traffic: [{revision: next, percent: 50}]", "spec.traffic", "expected 100"),
+    ("callees of one revision", "  env: {LEVEL: info}", "  revisions: [{name: next, callees: [bank]}]", "spec.revisions[0].callees", "write it in its `spec`"),
+    ("a program of a revision that is not there", "  env: {LEVEL: info}", "  revisions: [{name: next, workingDirectory: srv/next}]", "spec.revisions[0].workingDirectory", "there is no folder"),
     ("a revision of another function", "  env: {LEVEL: info}", "  traffic: [{revision: stock-00002, percent: 100}]", "spec.traffic[0].revision", "`shop-00001`"),
     ("a folder that is not there", "  env: {LEVEL: info}", "  workingDirectory: srv/shop", "spec.workingDirectory", "there is no folder"),
     ("a secret that is not there", "  env: {LEVEL: info}", "  secrets: [{name: KEY, from: key.txt}]", "spec.secrets[0].from", "there is no file"),
@@ -227,6 +235,23 @@ fn mended(text: &str, problem: &Problem, value: &str) -> String {
     format!("{}{quoted} {}", &text[..begin], &rest[length..])
 }
 
+/// The text with the fix of a problem; `None`: the fix is in words.
+fn proposed(text: &str, problem: &Problem) -> Option<String> {
+    if let Some(value) = replacement(&problem.fix) {
+        return Some(mended(text, problem, value));
+    }
+    // A field to be added to the function's `spec`, and perhaps a value here that goes with it.
+    let (field, rest) = problem.fix.split_once("add `")?.1.split_once('`')?;
+    if !rest.is_empty() && !rest.starts_with(" to the `spec`") {
+        return None;
+    }
+    let value = rest.split_once("write `").and_then(|(_, value)| value.split_once('`'));
+    let text = value.map_or(text.to_owned(), |(value, _)| mended(text, problem, value));
+    let before: usize = text.split_inclusive('\n').take(problem.line as usize).map(str::len).sum();
+    let spec = text[..before].rfind("\nspec:\n")? + "\nspec:\n".len();
+    Some(format!("{}  {field}\n{}", &text[..spec], &text[spec..]))
+}
+
 #[test]
 fn fixes_that_a_machine_can_apply_are_accepted() {
     let mut texts: Vec<(PathBuf, String)> = Vec::new();
@@ -239,8 +264,7 @@ fn fixes_that_a_machine_can_apply_are_accepted() {
     let (mut applied, mut failures) = (0, Vec::new());
     for (file, text) in texts {
         for problem in reported(&file, &text).iter().filter(|problem| problem.line > 0) {
-            let Some(value) = replacement(&problem.fix) else { continue };
-            let text = mended(&text, problem, value);
+            let Some(text) = proposed(&text, problem) else { continue };
             applied += 1;
             let refused = load_text(&file, &text).is_err();
             // The corpus of problems may have the right value beside the wrong one.

@@ -3,10 +3,10 @@
 use super::{Control, now_ms};
 use crate::definitions::{CompiledDefinitions, Definitions, Modules};
 use crate::error::DefinitionsError;
-use crate::history::{Histories, History, LOST};
+use crate::history::{Histories, History, LOST, RolloutAction, RolloutChange, RolloutStep, SteerError};
 use crate::rollout::Verdict;
 use crate::status::RolloutEvent;
-use crate::store::StoreError;
+use crate::store::{StoreError, Transaction};
 use leno_config::Permissions;
 use leno_model::{FunctionConfig, FunctionId, revision};
 use leno_wire::Subject;
@@ -173,17 +173,17 @@ impl Control {
             let (to, reason) = match verdict {
                 Verdict::Wait => continue,
                 Verdict::Advance => {
-                    history.advance(plan, now_ms);
+                    history.advance(candidate.number, plan, now_ms);
                     (percent(candidate.step + 1), "within the limits".to_owned())
                 }
                 Verdict::RollBack(reason) => {
-                    history.roll_back(reason.to_string());
+                    history.roll_back(candidate.number, reason.to_string());
                     (0, format!("rolled back: {reason}"))
                 }
             };
             let prepared = self.state().prepare_put(&history.config_for_delivery(&config)?, &self.0.trust_domain)?;
             store.put_history(&id, &history)?;
-            let revision = revision::name(&id, candidate.number);
+            let revision = history.label(&config, candidate.number);
             if to == 0 {
                 tracing::warn!(function = %id, revision, from, to, "{reason}");
             } else {
@@ -194,6 +194,47 @@ impl Control {
             state.put(prepared, history);
         }
         Ok(())
+    }
+
+    /// Changes a function's rollouts as a user asks, first in the store, with the changes of `noted`.
+    /// A change of the document is returned, and not made. A dry run changes nothing. Blocks on the
+    /// store.
+    ///
+    /// # Errors
+    /// The inner error says why there is nothing to change.
+    pub fn steer(
+        &self,
+        id: &FunctionId,
+        action: &RolloutAction,
+        by: &str,
+        noted: Option<Transaction>,
+    ) -> Result<Result<RolloutChange, SteerError>, PublishError> {
+        let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state();
+        let (history, config) = (state.histories().0.get(id).cloned(), state.config(id));
+        drop(state);
+        let (Some(mut history), Some(config)) = (history, config.filter(FunctionConfig::is_function)) else {
+            return Ok(Err(SteerError::NoFunction(id.clone())));
+        };
+        let change = match history.steer(&config, action, by) {
+            Ok(change) => change,
+            Err(error) => return Ok(Err(error)),
+        };
+        let RolloutChange::Rollouts(steps) = &change else { return Ok(Ok(change)) };
+        let Some(noted) = noted else { return Ok(Ok(change)) };
+        let prepared = self.state().prepare_put(&history.config_for_delivery(&config)?, &self.0.trust_domain)?;
+        store.steer(id, &history, noted)?;
+        let (at_ms, words) = (now_ms(), action.words());
+        let mut state = self.state();
+        for RolloutStep { revision, from, to } in steps.clone() {
+            tracing::info!(function = %id, revision, from, to, "rollout: {words} by {by}");
+            let reason = format!("{words} by {by}");
+            state.decided(RolloutEvent { at_ms, function: id.clone(), revision, from, to, reason });
+        }
+        state.put(prepared, history);
+        drop(state);
+        self.0.rollouts.notify_one();
+        Ok(Ok(change))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Function configurations that together use every field and every variant.
 
 use super::programs::{inbound, outbound};
-use leno_model::revision::{Latency, Plan, Revision, Revisions, Rollout, Split, Target, Template};
+use leno_model::revision::{DeclaredRevision, Latency, Plan, Revision, Revisions, Rollout, Split, Target, Template};
 use leno_model::{
     AppProtocol, Authorizer, AuthorizerCache, AuthorizerProtocol, Callee, ChainLink, Command, Container, Credential,
     CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls, Engine, Expose, Extension, Isolation, Job,
@@ -21,6 +21,7 @@ pub(super) fn command() -> FunctionConfig {
         percent,
         tag: Some("canary".to_owned()),
         headers: vec![("x-canary".to_owned(), "1".to_owned())],
+        name: None,
     };
     let rollout = Rollout {
         steps: vec![5, 25, 50],
@@ -62,15 +63,32 @@ pub(super) fn command() -> FunctionConfig {
         outbound_extensions: vec![extension("p/extensions/out")],
         revisions: Revisions {
             number: 7,
-            plan: Plan { traffic: vec![target(6, 10), target(0, 90)], rollout: Some(rollout), history: 10 },
+            plan: Plan {
+                traffic: vec![target(6, 10), target(0, 90)],
+                rollout: Some(rollout),
+                history: 10,
+                declared: Vec::new(),
+            },
             split: Some(Box::new(Split {
                 targets: vec![target(7, 90), target(6, 10)],
                 others: vec![Revision { number: 6, template }],
             })),
+            names: Vec::new(),
         },
         chain: None,
         bounds: Default::default(),
     }
+}
+
+/// A function with revisions that are declared by name, as a document has them and with their
+/// numbers.
+pub(super) fn named() -> FunctionConfig {
+    let target = |name: &str, percent| Target { name: Some(name.to_owned()), percent, ..Target::default() };
+    let declared = vec![DeclaredRevision { name: "stable".to_owned(), template: other_template() }];
+    let plan = Plan { traffic: vec![target("stable", 90), target("next", 10)], declared, ..Plan::default() };
+    let names = vec![(7, "stable".to_owned()), (6, "next".to_owned())];
+    let before = command();
+    FunctionConfig { revisions: Revisions { plan, names, ..before.revisions.clone() }, ..before }
 }
 
 /// A function with other probes than usual.
@@ -258,7 +276,7 @@ fn plain(name: &str, run: Run) -> FunctionConfig {
         inbound: ProgramSpec { direction: Direction::Inbound, ..outbound() },
         protocol: AppProtocol::Http1,
         scale: Scale { metric: Metric::Concurrency, ..scale() },
-        revisions: Revisions { number: 1, plan: Plan::default(), split: None },
+        revisions: Revisions { number: 1, ..Revisions::default() },
         engine: None,
         deadline: Duration::ZERO,
         keys: Vec::new(),

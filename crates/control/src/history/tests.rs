@@ -186,7 +186,256 @@ fn the_oldest_are_collected_and_those_in_use_are_not() {
     assert_eq!(numbers(&history), [9, 10], "the stable one and its candidate");
 }
 
+/// A document with these revisions and shares: name, content and per cent.
+fn declared(revisions: &[(&str, u32, u8)], rollout: Option<Rollout>) -> FunctionConfig {
+    let of = |(name, content, _): &(&str, u32, u8)| {
+        let template = config(*content, &Plan::default()).template();
+        revision::DeclaredRevision { name: (*name).to_owned(), template }
+    };
+    let share = |(name, _, percent): &(&str, u32, u8)| Target {
+        name: Some((*name).to_owned()),
+        percent: *percent,
+        tag: (*percent == 0).then(|| (*name).to_owned()),
+        ..Target::default()
+    };
+    let plan = Plan {
+        declared: revisions.iter().map(of).collect(),
+        traffic: revisions.iter().map(share).collect(),
+        rollout,
+        ..Plan::default()
+    };
+    config(0, &plan)
+}
+
+/// The shares of all revisions with their names, of a configuration as nodes get it.
+fn delivered(history: &History, config: &FunctionConfig) -> Vec<(String, u8)> {
+    let delivered = history.config_for_delivery(config).unwrap();
+    assert!(delivered.revisions.plan.declared.is_empty(), "nodes need no templates of the plan");
+    let all = [Target { revision: delivered.revisions.number, percent: 100, ..Target::default() }];
+    let targets = delivered.revisions.split.as_ref().map_or(&all[..], |split| &split.targets);
+    let name = |number: u32| revision::label(&config.id, number, delivered.revisions.name(number));
+    targets.iter().map(|target| (name(target.revision), target.percent)).collect()
+}
+
+fn shares(of: &[(&str, u8)]) -> Vec<(String, u8)> {
+    of.iter().map(|(name, percent)| (format!("checkout-{name}"), *percent)).collect()
+}
+
+#[test]
+fn each_start_has_all_declared_revisions() {
+    let document = declared(&[("stable", 1, 90), ("next", 2, 10), ("test", 3, 0)], None);
+    let mut history = History::default();
+    for _ in 0..2 {
+        history.record_publication(&document, 0).unwrap();
+        let expected = shares(&[("00001 (stable)", 90), ("00002 (next)", 10), ("00003 (test)", 0)]);
+        assert_eq!(delivered(&history, &document), expected);
+    }
+    let id = &document.id;
+    assert_eq!(history.check(id), Ok(()));
+    let status = history.status(id, &history.config_for_delivery(&document).unwrap().revisions);
+    let rows: Vec<_> = status.iter().map(|row| (row.declared.as_deref(), row.percent, row.tags.len())).collect();
+    assert_eq!(rows, [(Some("stable"), 90, 0), (Some("next"), 10, 0), (Some("test"), 0, 1)]);
+    // A name that goes has no requests any more. If it returns with its content, so does its number.
+    let without = declared(&[("stable", 1, 100)], None);
+    history.record_publication(&without, 1).unwrap();
+    assert_eq!(delivered(&history, &without), shares(&[("00001 (stable)", 100)]));
+    history.record_publication(&document, 2).unwrap();
+    assert_eq!(numbers(&history), [1, 2, 3]);
+}
+
+#[test]
+fn a_document_that_begins_to_name_its_revisions_keeps_them() {
+    let mut history = History::default();
+    history.record_publication(&config(7, &Plan::default()), 0).unwrap();
+    let document = declared(&[("stable", 7, 100), ("next", 8, 0)], None);
+    history.record_publication(&document, 1).unwrap();
+    assert_eq!(delivered(&history, &document), shares(&[("00001 (stable)", 100), ("00002 (next)", 0)]));
+    let renamed = declared(&[("main", 7, 100), ("next", 8, 0)], None);
+    history.record_publication(&renamed, 2).unwrap();
+    assert_eq!(delivered(&history, &renamed)[0], ("checkout-00001 (main)".to_owned(), 100));
+    // Without names, the function's own fields are its revision again.
+    history.record_publication(&config(8, &Plan::default()), 3).unwrap();
+    assert_eq!(resolved(&history, &Plan::default()), (2, 8, vec![]));
+    assert!(history.named.is_empty() && history.stable == 2);
+}
+
+#[test]
+fn a_changed_content_takes_over_within_the_share_of_its_name() {
+    let plan = rollout(&[25, 50]).rollout;
+    let begin = declared(&[("stable", 1, 90), ("next", 2, 10), ("test", 3, 0)], plan.clone());
+    let mut history = History::default();
+    history.record_publication(&begin, 0).unwrap();
+    let changed = declared(&[("stable", 1, 90), ("next", 4, 10), ("test", 5, 0)], plan.clone());
+    history.record_publication(&changed, 1).unwrap();
+    let step = |share| {
+        shares(&[("00001 (stable)", 90), ("00004 (next)", share), ("00002 (next)", 10 - share), ("00005 (test)", 0)])
+    };
+    assert_eq!(delivered(&history, &changed), step(3), "a quarter of ten, rounded up; without a share at once");
+    history.advance(4, &changed.revisions.plan, 2);
+    assert_eq!(delivered(&history, &changed), step(5));
+    history.roll_back(4, "it fails".to_owned());
+    let back = shares(&[("00001 (stable)", 90), ("00002 (next)", 10), ("00005 (test)", 0)]);
+    assert_eq!(delivered(&history, &changed), back);
+    history.record_publication(&changed, 3).unwrap();
+    assert_eq!(delivered(&history, &changed), back, "nothing has changed, so nothing begins again");
+    // A change of a field of the function changes all names, and each has its own rollout.
+    let all = declared(&[("stable", 6, 90), ("next", 7, 10), ("test", 8, 0)], plan);
+    history.record_publication(&all, 4).unwrap();
+    assert_eq!(
+        history.candidates().map(|(stable, candidate)| (stable, candidate.number)).collect::<Vec<_>>(),
+        [(1, 6), (2, 7)]
+    );
+    history.advance(6, &all.revisions.plan, 5);
+    history.advance(6, &all.revisions.plan, 6);
+    assert_eq!(history.candidates().count(), 1, "the other one goes on");
+    assert_eq!(delivered(&history, &all)[0], ("checkout-00006 (stable)".to_owned(), 90));
+    let without = declared(&[("stable", 6, 90), ("next", 7, 10), ("test", 8, 0)], None);
+    history.record_publication(&without, 7).unwrap();
+    assert_eq!(history.candidates().count(), 0, "without a rollout the new content has everything");
+}
+
+fn steered(history: &mut History, config: &FunctionConfig, action: RolloutAction) -> Result<Vec<(String, u8)>, String> {
+    match history.steer(config, &action, "somebody") {
+        Ok(RolloutChange::Rollouts(steps)) => Ok(steps.into_iter().map(|step| (step.revision, step.to)).collect()),
+        Ok(RolloutChange::Traffic(targets)) => {
+            let name = |target: &Target| match &target.name {
+                Some(name) => name.clone(),
+                None => target.revision.to_string(),
+            };
+            Ok(targets.iter().map(|target| (name(target), target.percent)).collect())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn promote(revision: &str) -> RolloutAction {
+    RolloutAction::Promote(Some(revision.to_owned()))
+}
+
+#[test]
+fn shares_of_names_are_promoted_and_undone_in_the_document() {
+    let mut history = History::default();
+    let document = declared(&[("stable", 1, 90), ("next", 2, 10), ("test", 3, 0)], None);
+    history.record_publication(&document, 0).unwrap();
+    let promoted = [("next".to_owned(), 100), ("test".to_owned(), 0)];
+    let mut order = steered(&mut history, &document, promote("next")).unwrap();
+    order.sort();
+    assert_eq!(order, promoted, "the tag stays");
+    let unknown = steered(&mut history, &document, promote("nxt")).unwrap_err();
+    assert_eq!(unknown, "shop/checkout has no revision `nxt`; it has stable, next, test");
+    let none = steered(&mut history, &document, RolloutAction::Promote(None)).unwrap_err();
+    assert!(none.ends_with("is to get all requests: stable, next, test"), "{none}");
+    let nothing = steered(&mut history, &document, RolloutAction::Undo).unwrap_err();
+    assert!(nothing.starts_with("there is nothing to undo: shop/checkout has no former revision"), "{nothing}");
+    assert!(steered(&mut history, &document, RolloutAction::Pause).unwrap_err().contains("has no `rollout`"));
+    let after = declared(&[("stable", 1, 0), ("next", 2, 100), ("test", 3, 0)], None);
+    history.record_publication(&after, 1).unwrap();
+    assert!(steered(&mut history, &after, promote("next")).unwrap_err().contains("has all requests"));
+    let undone = steered(&mut history, &after, RolloutAction::Undo).unwrap();
+    assert_eq!(undone, [("stable".to_owned(), 90), ("next".to_owned(), 10), ("test".to_owned(), 0)]);
+    // A replaced content is not in the document any more.
+    let replaced = declared(&[("stable", 1, 0), ("next", 9, 100), ("test", 3, 0)], None);
+    history.record_publication(&replaced, 2).unwrap();
+    let nothing = steered(&mut history, &replaced, RolloutAction::Undo).unwrap_err();
+    assert!(nothing.contains("checkout-00004 (next) replaced checkout-00002 (next) at once"), "{nothing}");
+}
+
+#[test]
+fn rollouts_are_paused_promoted_and_undone_as_state() {
+    let plan = rollout(&[25, 50]).rollout;
+    let mut history = History::default();
+    let begin = declared(&[("stable", 1, 90), ("next", 2, 10)], plan.clone());
+    history.record_publication(&begin, 0).unwrap();
+    let changed = declared(&[("stable", 3, 90), ("next", 2, 10)], plan.clone());
+    history.record_publication(&changed, 1).unwrap();
+    let three = |to| vec![("checkout-00003 (stable)".to_owned(), to)];
+    assert_eq!(steered(&mut history, &changed, RolloutAction::Pause).unwrap(), three(25));
+    assert!(steered(&mut history, &changed, RolloutAction::Pause).unwrap_err().contains("paused already"));
+    let id = &changed.id;
+    let status = history.status(id, &history.config_for_delivery(&changed).unwrap().revisions);
+    assert_eq!(status.iter().map(|row| row.paused).collect::<Vec<_>>(), [false, false, true]);
+    assert_eq!(steered(&mut history, &changed, RolloutAction::Resume).unwrap(), three(25));
+    assert_eq!(steered(&mut history, &changed, RolloutAction::Promote(None)).unwrap(), three(100));
+    assert_eq!(delivered(&history, &changed), shares(&[("00003 (stable)", 90), ("00002 (next)", 10)]));
+    assert_eq!(steered(&mut history, &changed, RolloutAction::Undo).unwrap(), three(0));
+    assert_eq!(delivered(&history, &changed), shares(&[("00001 (stable)", 90), ("00002 (next)", 10)]));
+    let nothing = steered(&mut history, &changed, RolloutAction::Undo).unwrap_err();
+    assert!(nothing.contains("checkout-00003 (stable) was rolled back already (undone by somebody)"), "{nothing}");
+    let again = declared(&[("stable", 4, 90), ("next", 2, 10)], plan);
+    history.record_publication(&again, 2).unwrap();
+    assert_eq!(
+        steered(&mut history, &again, RolloutAction::Undo).unwrap(),
+        [("checkout-00004 (stable)".to_owned(), 0)]
+    );
+    assert_eq!(delivered(&history, &again), shares(&[("00001 (stable)", 90), ("00002 (next)", 10)]));
+}
+
+#[test]
+fn numbered_revisions_are_promoted_and_undone_too() {
+    let mut history = History::default();
+    let plain = |content| config(content, &Plan::default());
+    for content in 1..=2 {
+        history.record_publication(&plain(content), content.into()).unwrap();
+    }
+    assert_eq!(steered(&mut history, &plain(2), RolloutAction::Undo).unwrap(), [("1".to_owned(), 100)]);
+    assert_eq!(steered(&mut history, &plain(2), promote("checkout-00001")).unwrap(), [("1".to_owned(), 100)]);
+    let back = Plan { traffic: vec![Target { revision: 1, percent: 100, ..Target::default() }], ..Plan::default() };
+    history.record_publication(&config(2, &back), 3).unwrap();
+    assert_eq!(steered(&mut history, &config(2, &back), RolloutAction::Undo).unwrap(), [], "no `traffic`");
+    assert_eq!(steered(&mut history, &config(2, &back), promote("latest")).unwrap(), [], "the same");
+    // With a rollout it is state.
+    let plan = rollout(&[50]);
+    history.record_publication(&config(2, &plan), 4).unwrap();
+    history.record_publication(&config(3, &plan), 5).unwrap();
+    assert_eq!(
+        steered(&mut history, &config(3, &plan), RolloutAction::Undo).unwrap(),
+        [("checkout-00003".to_owned(), 0)]
+    );
+    assert_eq!(resolved(&history, &plan).0, 2);
+    let promoted = steered(&mut history, &config(3, &plan), promote("checkout-00003")).unwrap();
+    assert_eq!(promoted, [("checkout-00003".to_owned(), 100)]);
+    assert_eq!(resolved(&history, &plan).0, 3);
+    assert_eq!(history.kept.last().unwrap().failed, None);
+}
+
 proptest! {
+    /// For all documents and commands, the shares of names add up, each revision with requests is
+    /// kept, and undo after undo ends.
+    #[test]
+    fn names_always_have_their_shares(
+        changes in proptest::collection::vec((1..4u32, 1..4u32, 0..101u8, any::<bool>(), 0..8u8, 1..4u32), 1..30),
+    ) {
+        let mut history = History::default();
+        for (at, (one, other, percent, gradual, command, kept)) in changes.into_iter().enumerate() {
+            let plan = gradual.then(|| rollout(&[5, 50]).rollout).flatten();
+            let mut document = declared(&[("a", one, percent), ("b", other, 100 - percent)], plan);
+            document.revisions.plan.history = kept;
+            history.record_publication(&document, at as u64).unwrap();
+            let action = match command {
+                0 => RolloutAction::Promote(None),
+                1 => RolloutAction::Pause,
+                2 => RolloutAction::Resume,
+                3 => RolloutAction::Undo,
+                4 => promote("a"),
+                _ => RolloutAction::Promote(Some("c".to_owned())),
+            };
+            for _ in 0..3 {
+                let _ = history.steer(&document, &action, "somebody");
+            }
+            let candidate = history.candidates().next();
+            if let Some((_, candidate)) = candidate {
+                history.advance(candidate.number, &document.revisions.plan, at as u64);
+            }
+            prop_assert_eq!(history.check(&document.id), Ok(()));
+            let read: History = from_bytes(&to_bytes(&history).unwrap()).unwrap();
+            prop_assert_eq!(&read, &history);
+            let shares = delivered(&history, &document);
+            prop_assert_eq!(shares.iter().map(|(_, percent)| u32::from(*percent)).sum::<u32>(), 100);
+            let of_a: u32 = shares.iter().filter(|(name, _)| name.ends_with("(a)")).map(|(_, percent)| u32::from(*percent)).sum();
+            prop_assert_eq!(of_a, u32::from(percent));
+        }
+    }
+
     /// For all publications, numbers rise, revisions that get requests exist, and the shares add
     /// up.
     #[test]

@@ -219,6 +219,13 @@ impl Store {
         backend.commit(&transaction).map(drop)
     }
 
+    /// Saves the revisions of a function together with other changes.
+    pub(crate) fn steer(&self, id: &FunctionId, history: &History, mut noted: Transaction) -> Result<(), StoreError> {
+        let Some(backend) = &self.0 else { return Ok(()) };
+        noted.put(format!("{REVISIONS}{id}"), encode(&**backend, history)?);
+        backend.commit(&noted).map(drop)
+    }
+
     /// Replaces the revisions of one function.
     pub(crate) fn put_history(&self, id: &FunctionId, history: &History) -> Result<(), StoreError> {
         self.put_one(&format!("{REVISIONS}{id}"), history)

@@ -1,6 +1,8 @@
 //! Revisions from the view of a user of `leno up`: changing documents, real processes, real
 //! sockets.
 
+mod declared;
+
 use leno_testkit::curl;
 use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
 use serde_json::Value;

@@ -48,7 +48,7 @@ impl Revisions {
     /// that is one.
     pub fn new(config: &FunctionConfig, load: impl Fn(&Run) -> Option<Component>) -> Self {
         let revision = |number: u32, run: &Run, protocol: AppProtocol| {
-            let name = revision::name(&config.id, number).into();
+            let name = revision::label(&config.id, number, config.revisions.name(number)).into();
             let label = Arc::new(RevisionLabel { number, name, stats: OnceLock::new() });
             Arc::new(Revision { label, protocol, component: load(run) })
         };

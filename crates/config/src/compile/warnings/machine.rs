@@ -3,7 +3,7 @@
 //! only, and are not looked at.
 
 use super::Mesh;
-use crate::compile::process;
+use crate::compile::{process, revisions};
 use crate::problem::{Origin, Scope};
 use crate::snapshot::Function;
 use leno_model::{AdminListener, FunctionId, Isolation, MeshConfig, Run, Secret};
@@ -38,46 +38,12 @@ impl Mesh<'_> {
     pub(super) fn files(&self, id: &FunctionId, root: &Scope<'_>) {
         let Some(function) = self.functions.get(id).filter(|function| function.origin == Origin::File) else { return };
         let spec = root.field("spec");
-        let (argv, directory, shown, secrets, container) = match &function.run {
-            Run::Command(command) => (
-                &command.argv[..],
-                &command.directory,
-                &command.read_only_paths[..],
-                &command.secrets[..],
-                command.container.is_some(),
-            ),
-            Run::Job(job) => {
-                let process = &job.process;
-                let (argv, shown, secrets) = (&process.argv[..], &process.read_only_paths[..], &process.secrets[..]);
-                (argv, &process.directory, shown, secrets, process.container.is_some())
-            }
-            Run::Wasm(component) => return secret_files(&spec.field("secrets"), &component.secrets),
-            Run::Egress(egress) => {
-                let list = spec.field("credentials");
-                for (index, credential) in egress.credentials.iter().enumerate() {
-                    file(&list.element(index).field("from"), &credential.from);
-                }
-                return;
-            }
-            Run::External(_) => return,
-        };
-        if !container {
-            folder(&spec.field("workingDirectory"), directory);
-            let missing = |program: &String| program.contains('/') && !directory.join(program).exists();
-            if let Some(program) = argv.first().filter(|program| missing(program))
-                && let Some(fix) = process::words(argv)
-            {
-                let message = format!("there is no program `{}`", program.escape_debug());
-                spec.field("command").problem(message, fix);
-            }
+        if function.plan.declared.is_empty() {
+            run_files(&function.run, &spec);
         }
-        let list = spec.field("readOnlyPaths");
-        for (index, path) in shown.iter().enumerate() {
-            if !path.exists() {
-                list.element(index).problem(format!("there is no file or folder {}", path.display()), MACHINE);
-            }
+        for (index, declared) in function.plan.declared.iter().enumerate() {
+            revisions::reported_by_writer(&spec, index, |scope| run_files(&declared.template.run, scope));
         }
-        secret_files(&spec.field("secrets"), secrets);
     }
 
     /// Fixed ports that two programs of a machine would have. In a jail each instance has its own
@@ -116,6 +82,49 @@ impl Mesh<'_> {
             }
         }
     }
+}
+
+fn run_files(run: &Run, spec: &Scope<'_>) {
+    let (argv, directory, shown, secrets, container) = match run {
+        Run::Command(command) => (
+            &command.argv[..],
+            &command.directory,
+            &command.read_only_paths[..],
+            &command.secrets[..],
+            command.container.is_some(),
+        ),
+        Run::Job(job) => {
+            let process = &job.process;
+            let (argv, shown, secrets) = (&process.argv[..], &process.read_only_paths[..], &process.secrets[..]);
+            (argv, &process.directory, shown, secrets, process.container.is_some())
+        }
+        Run::Wasm(component) => return secret_files(&spec.field("secrets"), &component.secrets),
+        Run::Egress(egress) => {
+            let list = spec.field("credentials");
+            for (index, credential) in egress.credentials.iter().enumerate() {
+                file(&list.element(index).field("from"), &credential.from);
+            }
+            return;
+        }
+        Run::External(_) => return,
+    };
+    if !container {
+        folder(&spec.field("workingDirectory"), directory);
+        let missing = |program: &String| program.contains('/') && !directory.join(program).exists();
+        if let Some(program) = argv.first().filter(|program| missing(program))
+            && let Some(fix) = process::words(argv)
+        {
+            let message = format!("there is no program `{}`", program.escape_debug());
+            spec.field("command").problem(message, fix);
+        }
+    }
+    let list = spec.field("readOnlyPaths");
+    for (index, path) in shown.iter().enumerate() {
+        if !path.exists() {
+            list.element(index).problem(format!("there is no file or folder {}", path.display()), MACHINE);
+        }
+    }
+    secret_files(&spec.field("secrets"), secrets);
 }
 
 /// The fixed port of a function without jails.

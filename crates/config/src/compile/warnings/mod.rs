@@ -378,7 +378,7 @@ impl<'a> Mesh<'a> {
             let name = revision::name(id, target.revision);
             let message =
                 format!("only a mesh that keeps `{name}` knows it: a fresh start gives its share to the latest");
-            let fix = "keep revisions over a restart with `leno up --store FILE` or a control plane, or have `latest: true` alone in the documents from which the mesh starts";
+            let fix = "declare it by name: add `revisions: [{name: stable}]` to the `spec`, with the fields of that revision, and write `stable` here";
             list.element(index).field("revision").problem(message, fix);
         }
     }
