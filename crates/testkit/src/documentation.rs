@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 pub struct Block {
     pub page: String,
     pub line: usize,
+    /// All of it, as a shell reads it: without prompts and output.
+    pub script: String,
     /// Command lines, without prompts, comments, output and the content of here-documents.
     pub lines: Vec<String>,
 }
@@ -55,13 +57,14 @@ fn read(page: &str, text: &str, blocks: &mut Vec<Block>, mentions: &mut Vec<Ment
             }
             Event::End(TagEnd::CodeBlock) => {
                 let (kind, content) = open.take().unwrap();
-                let lines = match &kind {
-                    CodeBlockKind::Fenced(language) if &**language == "console" => shell_lines(&typed(&content)),
-                    CodeBlockKind::Fenced(language) if &**language == "sh" => shell_lines(&content),
-                    CodeBlockKind::Indented if is_command(&content) => shell_lines(&content),
+                let script = match &kind {
+                    CodeBlockKind::Fenced(language) if &**language == "console" => typed(&content),
+                    CodeBlockKind::Fenced(language) if &**language == "sh" => content,
+                    CodeBlockKind::Indented if is_command(&content) => content,
                     _ => continue,
                 };
-                blocks.push(Block { page, line, lines });
+                let lines = shell_lines(&script);
+                blocks.push(Block { page, line, script, lines });
             }
             Event::Code(code) if code.starts_with("leno ") => {
                 mentions.push(Mention { page, line, text: code.replace('\n', " ") });

@@ -1,5 +1,7 @@
 //! Blocks of the documentation, word for word, on machines that are sets of namespaces.
 
+mod operations;
+
 use leno_testkit::documentation::{Block, commands, repository};
 use leno_testkit::{Process, eventually, leno_program};
 use rustix::process::{Pid, Signal, kill_process};
@@ -8,15 +10,25 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// The lines of the block of this page that starts with this line.
-fn block(page: &str, first: &str) -> Vec<String> {
+/// The block of this page that starts with this line.
+fn whole_block(page: &str, first: &str) -> Block {
     let found =
         commands().0.into_iter().find(|Block { page: of, lines, .. }| of == page && lines[0].starts_with(first));
-    found.unwrap_or_else(|| panic!("{page} has a block that starts with {first}")).lines
+    found.unwrap_or_else(|| panic!("{page} has a block that starts with {first}"))
 }
 
-/// A set of namespaces: network, host name, and layers over `/etc`, `/usr/bin`, `/var/lib` and `/run`, so that
-/// commands change nothing of the machine of the test.
+/// Its lines.
+fn block(page: &str, first: &str) -> Vec<String> {
+    whole_block(page, first).lines
+}
+
+/// All of it, as one script.
+fn script(page: &str, first: &str) -> String {
+    whole_block(page, first).script
+}
+
+/// A set of namespaces: network, host name, and layers over folders of the system, so that commands change
+/// nothing of the machine of the test.
 struct Machine {
     holder: Process,
     folder: TempDir,
@@ -25,7 +37,7 @@ struct Machine {
 impl Machine {
     fn start(name: &str) -> Self {
         const LAYERS: &str = "set -e; mount -t tmpfs layers $0/layers; hostname $1; ip link set lo up
-            for folder in etc usr/bin var/lib run; do
+            for folder in etc usr/bin var/cache var/lib run; do
                 mkdir -p $0/layers/$folder/upper $0/layers/$folder/work
                 mount -t overlay layers -o lowerdir=/$folder,upperdir=$0/layers/$folder/upper,workdir=$0/layers/$folder/work /$folder
             done
@@ -60,6 +72,13 @@ impl Machine {
         let [stdout, stderr] = [stdout, stderr].map(|bytes| String::from_utf8(bytes).unwrap());
         assert!(status.success(), "{line}: {status}\n{stdout}{stderr}");
         stdout
+    }
+
+    /// Puts a script in the place of a program.
+    fn replace(&self, program: &str, script: &str) {
+        let path = self.folder.path().join(program);
+        fs::write(&path, script).unwrap();
+        self.run(&format!("install -m 0755 {} /usr/bin/{program}", path.display()), self.folder.path());
     }
 
     /// Starts a command that goes on, and waits until it says this.
