@@ -35,7 +35,7 @@ impl Arguments<'_> {
             for (index, argument) in list.iter().enumerate() {
                 let doubt = match is_script(list, index) {
                     true => None,
-                    false => self.doubt(argument, &known),
+                    false => self.doubt(argument, &known).or_else(|| unexpanded(argument)),
                 };
                 if let Some((message, fix)) = doubt {
                     place.element(index).doubt(context.doubts, message, fix);
@@ -51,6 +51,8 @@ impl Arguments<'_> {
             if let Some(reference) = reference {
                 let message = format!("`$({reference})` stays as it is: only `command` and `args` have values put in");
                 place.field(name).doubt(context.doubts, message, "write the value, or have the program put it in");
+            } else if let Some((message, fix)) = unexpanded(value) {
+                place.field(name).doubt(context.doubts, message, fix);
             }
         }
     }
@@ -87,6 +89,26 @@ impl Arguments<'_> {
         let fix = format!("write `$({name})`, which the node replaces");
         Some((format!("`{name}` stays unread in `{}`: no shell is involved", argument.escape_debug()), fix))
     }
+}
+
+/// Doubts about a text in which a shell, Compose or Helm would put something.
+fn unexpanded(text: &str) -> Option<(String, String)> {
+    /// Variables of the user who writes the document.
+    const OWN: [&str; 7] = ["HOME", "HOSTNAME", "PATH", "PORT", "PWD", "USER", "TMPDIR"];
+    let quoted = text.escape_debug();
+    if text.contains("{{") && text.contains("}}") {
+        return Some((format!("`{quoted}` stays as it is: nothing fills in templates"), "write the value".to_owned()));
+    }
+    if text.starts_with("~/") {
+        return Some((format!("`{quoted}` stays as it is: no shell is involved"), "write the whole path".to_owned()));
+    }
+    let has_default = text.split("${").skip(1).any(|rest| {
+        let name = rest.trim_start_matches(|letter: char| letter.is_ascii_alphanumeric() || letter == '_');
+        name.len() < rest.len() && [":-", ":?", ":+"].iter().any(|operator| name.starts_with(operator))
+    });
+    let named = shell_reference(text, &OWN).is_some();
+    (has_default || named)
+        .then(|| (format!("`{quoted}` stays as it is: no shell is involved"), "write the value".to_owned()))
 }
 
 /// Whether an argument is a script, in which references are the interpreter's.

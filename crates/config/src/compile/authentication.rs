@@ -42,6 +42,14 @@ fn issuer(
         scope.field("issuer").problem("the issuer is empty", "expected the value of `iss` in its tokens");
     }
     fields::not_written_empty(scope, "audiences", &issuer.audiences, "that `aud` is not checked");
+    if issuer.audiences.is_empty() {
+        let fix = "add `audiences: [NAME]` with the value of `aud` in its tokens for this function";
+        scope.doubt(
+            context.doubts,
+            "tokens that the issuer made for other services are accepted: `aud` is not checked",
+            fix,
+        );
+    }
     let audiences = scope.field("audiences");
     for (index, audience) in issuer.audiences.iter().enumerate() {
         if audience.is_empty() {
@@ -178,6 +186,10 @@ fn jwks(context: &Context<'_>, scope: &Scope<'_>, jwks: &Jwks, issuer: usize, po
             let timeout =
                 fields::within(&scope.field("timeout"), jwks.timeout, fields::MILLISECOND, Duration::from_secs(60));
             check_url(&scope.field("url"), url);
+            if url.split('?').next().is_some_and(|url| url.ends_with("/.well-known/openid-configuration")) {
+                let fix = "write the value of `jwks_uri` in it, such as https://id.example/jwks";
+                scope.field("url").problem("this is the description of the issuer, which has no keys", fix);
+            }
             policy.jwks.push(JwksFetch { issuer, url: url.clone(), ca_file, refresh, timeout });
             Vec::new()
         }

@@ -49,6 +49,15 @@ pub(super) fn external(
         let fix = "remove it, or give it a port with `http` or `https`";
         scope.field("paths").problem("it has no port for requests, so nothing is sent with a path", fix);
     }
+    for (index, port) in spec.ports.iter().enumerate() {
+        let usual = match (port.port, port.protocol) {
+            (443, EgressProtocol::Http) => "https",
+            (80, EgressProtocol::Https | EgressProtocol::Tls) => "http",
+            _ => continue,
+        };
+        let message = format!("port {} is usually for `{usual}`", port.port);
+        scope.field("ports").element(index).field("protocol").doubt(context.doubts, message, format!("write {usual}"));
+    }
     fields::not_written_empty(&scope, "resolvesTo", &spec.resolves_to, "all addresses but special ones");
     let egress = Egress {
         hosts: hosts(&scope.field("hosts"), &spec.hosts),

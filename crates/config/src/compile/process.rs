@@ -69,10 +69,10 @@ pub(super) fn operators(scope: &Scope<'_>, argv: &[String], doubts: &RefCell<Vec
 pub(super) fn environment(kind: Kind, scope: &Scope<'_>, env: &BTreeMap<String, String>) {
     for (name, value) in env {
         let field = scope.field(name);
-        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+        if name.is_empty() || name.contains(['=', '\0']) || name.contains(char::is_whitespace) || value.contains('\0') {
             field.problem(
                 "this cannot be an environment variable",
-                "expected a name without `=`, and no NUL characters",
+                "expected a name without `=` and blanks, and no NUL characters",
             );
         }
         if kind.sets(name) {

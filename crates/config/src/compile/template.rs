@@ -41,7 +41,7 @@ fn written(scope: &Scope<'_>, text: &str) -> Option<PathMatch> {
         StringMatch::Exact(body) | StringMatch::Prefix(body) => (body, true),
     };
     if from_start && !body.starts_with('/') {
-        scope.problem(format!("the path `{}` does not begin with `/`", text.escape_debug()), format!("write /{text}"));
+        not_absolute(scope, text);
         return None;
     }
     // The open part is filled in, so that `/a/.*` is not mistaken for a dot segment.
@@ -51,6 +51,12 @@ fn written(scope: &Scope<'_>, text: &str) -> Option<PathMatch> {
         _ => body.clone(),
     };
     is_normal(scope, text, &without_separators(&sample)).then_some(PathMatch::Text(matched))
+}
+
+fn not_absolute(scope: &Scope<'_>, text: &str) {
+    // Of an address, the part after the host.
+    let path = text.split_once("://").map_or(text, |(_, rest)| rest.split_once('/').map_or("", |(_, path)| path));
+    scope.problem(format!("the path `{}` does not begin with `/`", text.escape_debug()), format!("write /{path}"));
 }
 
 /// Patterns in the syntax of other projects, which would be compared letter by letter here and
@@ -99,7 +105,7 @@ pub(super) fn prefix(scope: &Scope<'_>, text: &str) -> Option<String> {
 
 fn template(scope: &Scope<'_>, text: &str) -> Option<Vec<Segment>> {
     let Some(rest) = text.strip_prefix('/') else {
-        scope.problem(format!("the path `{}` does not begin with `/`", text.escape_debug()), format!("write /{text}"));
+        not_absolute(scope, text);
         return None;
     };
     let mut segments = Vec::new();

@@ -300,8 +300,14 @@ pub(super) fn exposed_host(scope: &Scope<'_>, text: &str) -> Option<String> {
     if host == "*" || name || (address && body == host) {
         return Some(host);
     }
-    let fix =
-        if has_port(body) { "leave out the port" } else { "expected for example shop.example, *.shop.example or *" };
+    let fix = match text.split_once("://").map(|(_, rest)| rest.split(['/', ':', '?']).next().unwrap_or_default()) {
+        Some(host) if !host.is_empty() => format!("write {host}"),
+        _ if text.contains('/') => {
+            format!("write {}, and the path in `path`", text.split('/').next().unwrap_or_default())
+        }
+        _ if has_port(body) => "leave out the port".to_owned(),
+        _ => "expected for example shop.example, *.shop.example or *".to_owned(),
+    };
     scope.problem(format!("`{}` is not a host", text.escape_debug()), fix);
     None
 }
@@ -317,6 +323,12 @@ pub(crate) fn method(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
     }
     if !literal(&matched).bytes().all(super::header::is_token_byte) {
         scope.problem(format!("`{}` is not a method", text.escape_debug()), "expected for example GET");
+        return None;
+    }
+    // Other methods are allowed, but not one that differs from a usual one by a slip of the keyboard.
+    let slip = |known: &&&str| strsim::osa_distance(known, text) == 1;
+    if let Some(meant) = KNOWN.iter().find(slip).filter(|_| !text.contains('*')) {
+        scope.problem(format!("`{}` is a method that no client sends", text.escape_debug()), format!("write {meant}"));
         return None;
     }
     Some(matched)

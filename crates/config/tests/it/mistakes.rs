@@ -78,6 +78,20 @@ spec:
     - {name: pay, from: [{identities: [shop]}], to: [{methods: [POST]}]}
 "#;
 
+/// The beginning of the policy of `shop`, to which sections are added.
+const FUNCTIONS: &str = "spec:\n  functions: [shop]\n";
+
+/// The same, with an issuer of tokens.
+macro_rules! issuer {
+    ($fields:literal) => {
+        concat!(
+            "spec:\n  functions: [shop]\n  authentication: {issuers: [{issuer: https://id.example, ",
+            $fields,
+            "}]}\n"
+        )
+    };
+}
+
 /// The name of the mistake, the right text, the wrong text, the field, and a part of message or fix.
 #[rustfmt::skip]
 const MISTAKES: &[(&str, &str, &str, &str, &str)] = &[
@@ -160,6 +174,59 @@ const MISTAKES: &[(&str, &str, &str, &str, &str)] = &[
     ("a place without a slash, as a pattern", "path: /}", "path: shop/*}", "spec.expose[0].path", "write /shop"),
     ("a callee that is not there, near the caller's name", "[stock, bank]", "[shops, stock, bank]", "spec.callees[0]", "add a Function document"),
     ("a function that nobody calls", "{min: 1, max: 4}\n  timeouts: {request: 30s}\n  expose: [{hosts: [shop.example], path: /}]\n", "{max: 4}\n", "metadata.name", "add it to the `callees`"),
+    ("a host as an address with a path", "hosts: [shop.example]", "hosts: [\"http://shop.example/\"]", "spec.expose[0].hosts[0]", "write shop.example"),
+    ("a host with a path", "hosts: [shop.example]", "hosts: [\"shop.example/api\"]", "spec.expose[0].hosts[0]", "the path in `path`"),
+    ("a path as an address", "\"/items/{id}\"", "\"http://shop.example/items\"", "spec.authorization.rules[0].to[0].paths[0]", "write /items"),
+    ("a path with a query", "\"/items/{id}\"", "\"/items?id=7\"", "spec.authorization.rules[0].to[0].paths[0]", "leave it out"),
+    ("letters of a method in another order", "methods: [GET]", "methods: [GTE]", "spec.authorization.rules[0].to[0].methods[0]", "write GET"),
+    ("a method as a text", "methods: [GET]", "methods: GET", "spec.authorization.rules[0].to[0].methods", "write [GET]"),
+    ("no methods", "methods: [GET]", "methods: []", "spec.authorization.rules[0].to[0].methods", "remove the field"),
+    ("nothing in `to`", "to: [{methods: [GET], paths: [\"/items/{id}\"]}]", "to: []", "spec.authorization.rules[0].to", "remove the field"),
+    ("the name of a rule twice", "[\"/items/{id}\"]}]}", "[\"/items/{id}\"]}]}\n    - {name: read, to: [{methods: [PUT]}]}", "spec.authorization.rules[1].name", "its own name"),
+    ("an action at the wrong place", "{name: read, to: [{methods: [GET], paths: [\"/items/{id}\"]}]}", "{name: read, action: deny}", "metadata.name", "every request to `demo/shop` is refused"),
+    ("a block of addresses with a long prefix", "{name: read, to", "{name: read, from: [{addresses: [10.0.0.0/33]}], to", "spec.authorization.rules[0].from[0].addresses[0]", "from 0 to 32"),
+    ("an address in place of a block", "{name: read, to", "{name: read, from: [{addresses: [10.0.0.1/8]}], to", "spec.authorization.rules[0].from[0].addresses[0]", "write 10.0.0.0/8"),
+    ("addresses from here to there", "{name: read, to", "{name: read, from: [{addresses: [10.0.0.1-10.0.0.9]}], to", "spec.authorization.rules[0].from[0].addresses[0]", "10.0.0.0/8"),
+    ("the name of a header with a colon", "{name: read, to", "{name: read, when: [{header: \"x-team:\", values: [a]}], to", "spec.authorization.rules[0].when[0].header", "letters, digits"),
+    ("a condition without values", "{name: read, to", "{name: read, when: [{header: x-team}], to", "spec.authorization.rules[0].when[0]", "add `values`"),
+    ("a port that begins with zero", "  command: [node, stock.js]", "  command: [node, stock.js]\n  port: 0808", "spec.port", "write 808"),
+    ("a port beyond all", "  command: [node, stock.js]", "  command: [node, stock.js]\n  port: 80800", "spec.port", "65535"),
+    ("a port of the mesh itself", "  command: [node, stock.js]", "  command: [node, stock.js]\n  port: 15001\n  isolation: process", "spec.port", "every instance gets a free port"),
+    ("a percentage with its sign", "  env: {LEVEL: info}", "  traffic: [{latest: true, percent: 100%}]", "spec.traffic[0].percent", "expected a whole number"),
+    ("processors in thousandths", "{memory: 256Mi}", "{cpu: 500m}", "spec.resources.cpu", "expected a number"),
+    ("memory without a unit", "256Mi", "256", "spec.resources.memory", "8Mi"),
+    ("a number in quotes", "{min: 1, max: 4}", "{min: \"1\", max: 4}", "spec.scale.min", "expected a whole number"),
+    ("a time of nothing", "per: 1m}", "per: 0s}", "spec.rateLimits[0].per", "expected 1ms to 1d"),
+    ("a counter by something unknown", "per: 1m}", "per: 1m, key: [ip]}", "spec.rateLimits[0].key[0]", "`address`"),
+    ("a try that outlives its request", "attempts: 2,", "attempts: 2, perTryTimeout: 1m,", "spec.retry.perTryTimeout", "all of a request of `demo/shop` takes at most 30s"),
+    ("a variable without a value", "{LEVEL: info}", "{LEVEL: }", "spec.env.LEVEL", "expected text"),
+    ("the name of a variable with a blank", "{LEVEL: info}", "{\"LOG LEVEL\": info}", "spec.env.LOG LEVEL", "without `=` and blanks"),
+    ("a variable of a shell", "{LEVEL: info}", "{DATA: $HOME/data}", "spec.env.DATA", "no shell is involved"),
+    ("a path for programs with another one in it", "{LEVEL: info}", "{PATH: \"/opt/bin:$PATH\"}", "spec.env.PATH", "no shell is involved"),
+    ("a default as in Compose", "{LEVEL: info}", "{LEVEL: \"${LEVEL:-info}\"}", "spec.env.LEVEL", "write the value"),
+    ("a template of Helm", "{LEVEL: info}", "{LEVEL: \"{{ .Values.level }}\"}", "spec.env.LEVEL", "nothing fills in templates"),
+    ("a home in a command", "[node, stock.js]", "[~/bin/node, stock.js]", "spec.command[0]", "write the whole path"),
+    ("arguments without an image", "[node, stock.js]", "[node]\n  args: [stock.js]", "spec.args", "add `image`"),
+    ("a volume as in Docker", "  command: [node, stock.js]", "  command: [node, stock.js]\n  volumes: [\"./data:/data\"]", "spec.volumes[0]", "expected a mapping"),
+    ("a probe as an address", "{http: /healthz}", "{http: \"http://localhost/healthz\"}", "spec.readiness.http", "such as /healthz"),
+    ("a probe with a port", "{http: /healthz}", "{http: /healthz, port: 8080}", "spec.readiness.port", "expected one of `http`"),
+    ("a callee twice", "[stock, bank]", "[stock, bank, stock]", "spec.callees[2]", "remove one of the two"),
+    ("a namespace left out", "metadata: {name: stock, namespace: demo}\nspec:\n  command", "metadata: {name: stock}\nspec:\n  command", "spec.callees[0]", "did you mean `default/stock`?"),
+    ("a policy in another namespace", "metadata: {name: stock, namespace: demo}\nspec:\n  functions", "metadata: {name: stock, namespace: other}\nspec:\n  functions", "spec.functions[0]", "did you mean `demo/stock`?"),
+    ("annotations", "labels: {tier: front}", "annotations: {tier: front}", "metadata.annotations", "expected one of `name`"),
+    ("a field at the left edge", "\n  callees: [stock, bank]", "\ncallees: [stock, bank]", "callees", "expected one of `apiVersion`"),
+    ("a job with a time table", "[python3, report.py]", "[python3, report.py]\n  schedule: \"0 3 * * *\"", "spec.schedule", "expected one of `command`"),
+    ("a service of Kubernetes", "kind: Job", "kind: Service", "kind", "called by its name"),
+    ("plain text at the port of TLS", "protocol: https", "protocol: http", "spec.ports[0].protocol", "write https"),
+    ("a protocol in capital letters", "protocol: https", "protocol: HTTPS", "spec.ports[0].protocol", "did you mean `https`?"),
+    ("an outside address as a host", "hosts: [api.bank.example]", "hosts: [10.0.0.1]", "spec.hosts[0]", "name it in `addresses`"),
+    ("tokens for anybody", FUNCTIONS, issuer!("jwks: {url: https://id.example/jwks}"), "spec.authentication.issuers[0]", "add `audiences:"),
+    ("an audience as a text", FUNCTIONS, issuer!("audiences: shop, jwks: {url: https://id.example/jwks}"), "spec.authentication.issuers[0].audiences", "write [shop]"),
+    ("keys by plain text", FUNCTIONS, issuer!("audiences: [shop], jwks: {url: http://id.example/jwks}"), "spec.authentication.issuers[0].jwks.url", "write https://id.example/jwks"),
+    ("the description of an issuer for its keys", FUNCTIONS, issuer!("audiences: [shop], jwks: {url: https://id.example/.well-known/openid-configuration}"), "spec.authentication.issuers[0].jwks.url", "`jwks_uri`"),
+    ("an issuer without keys", FUNCTIONS, issuer!("audiences: [shop]"), "spec.authentication.issuers[0]", "`jwks` is missing"),
+    ("no connections at all", FUNCTIONS, "spec:\n  functions: [shop]\n  circuitBreaker: {maxConnections: 0}\n", "spec.circuitBreaker.maxConnections", "expected at least 1"),
+    ("all requests traced twice", FUNCTIONS, "spec:\n  functions: [shop]\n  tracing: {sampling: 200}\n", "spec.tracing.sampling", "expected 0 to 100"),
 ];
 
 fn folder() -> PathBuf {
@@ -194,7 +261,7 @@ fn each_mistake_is_reported_at_its_place_with_what_would_be_right() {
             None => failures.push(format!("{what}: not reported; instead: {problems:#?}")),
         }
     }
-    assert!(MISTAKES.len() >= 60);
+    assert!(MISTAKES.len() >= 120);
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 

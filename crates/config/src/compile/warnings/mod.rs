@@ -16,6 +16,7 @@ use leno_policy::spec::{Action, AuthorizationRule, ConditionKey, LabelMatch, Str
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// Limit on compared values of rules, in all: some tenths of a second. If a mesh exceeds it, a
 /// warning says that the search is incomplete.
@@ -116,6 +117,7 @@ impl<'a> Mesh<'a> {
         let spec = root.field("spec");
         self.audited(&spec, index, &placed.document.spec);
         self.alternatives(&spec, &placed.document.spec);
+        self.tries(&spec, index);
         let section = spec.field("authorization");
         let rules = section.field("rules");
         for (number, rule) in self.policies[index].authorization.iter().enumerate() {
@@ -127,6 +129,23 @@ impl<'a> Mesh<'a> {
             if self.found.borrow().len() == before {
                 self.unreachable(&scope, index, rule);
             }
+        }
+    }
+
+    /// Reports a time-out of one try that no request lives to see.
+    fn tries(&self, spec: &Scope<'_>, index: usize) {
+        let Some(retry) = self.policies[index].retry.as_ref().filter(|retry| retry.per_try_timeout_ms > 0) else {
+            return;
+        };
+        let per_try = Duration::from_millis(retry.per_try_timeout_ms);
+        let ends_first = |function: &Function| !function.timeout.is_zero() && function.timeout <= per_try;
+        let functions = &self.of_policy[index];
+        if let Some((id, function)) = functions.first().filter(|_| functions.iter().all(|(_, it)| ends_first(it))) {
+            let whole = function.timeout;
+            let message = format!("it never ends a try: all of a request of `{id}` takes at most {whole:?}");
+            spec.field("retry")
+                .field("perTryTimeout")
+                .problem(message, "make it shorter, or `timeouts.request` of the function longer");
         }
     }
 
