@@ -18,7 +18,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
 /// Links that one path may have, as for the kernel.
@@ -105,17 +105,38 @@ impl<'a> Dependencies<'a> {
         }
         let links = trail.links.iter().map(|(link, _)| &**link);
         let names: Vec<&Path> = [path, &trail.end].into_iter().chain(links).collect();
+        let begin = self.read(&trail.end);
         for name in &names {
             self.installation(name);
-            self.virtual_environment(name)?;
+            match self.virtual_environment(name) {
+                // A binary in an environment may do without its Python, as `uv` does.
+                Err(error) if !begin.starts_with(b"#!") && !name_of(name).starts_with("py") => {
+                    self.notes.insert(error.to_string());
+                }
+                found => found?,
+            }
         }
         self.permitted(&trail.end)?;
-        let begin = self.read(&trail.end);
+        self.executable(&trail.end)?;
         script::refuse_shims(&names, &begin)?;
         match begin.strip_prefix(b"#!") {
             Some(line) => self.script(path, line, &begin),
             None => installation::loader(&begin).map_or(Ok(()), |loader| self.file(&loader)),
         }
+    }
+
+    /// Fails for a file that no account may execute.
+    fn executable(&self, path: &Path) -> io::Result<()> {
+        let Ok(metadata) = fs::metadata(self.on_machine(path)) else { return Ok(()) };
+        if metadata.is_dir() {
+            return Err(bad(format!("{} is a folder, not a program", path.display())));
+        }
+        if metadata.permissions().mode() & 0o111 == 0 {
+            let text =
+                format!("{0} is not executable: run `chmod +x {0}`, or name its interpreter first", path.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        Ok(())
     }
 
     /// Adds a file that is no program.

@@ -240,9 +240,9 @@ impl Jail {
         has_ended || *self.state.borrow() != ProgramState::Waiting
     }
 
-    /// Runs the program, with these files as its standard output and standard error. Returns when
-    /// it runs, with the dependencies of the program that the jail lacks. If that fails, the jail
-    /// ends.
+    /// Runs the program, with these files as its standard output and standard error. If they are
+    /// pipes, they become its user's. Returns when it runs, with the dependencies of the program that
+    /// the jail lacks. If that fails, the jail ends.
     ///
     /// # Errors
     /// Names the path that cannot be shown or the program that cannot be started, and why.
@@ -252,7 +252,10 @@ impl Jail {
         }
         let name = program.argv.first().cloned().unwrap_or_default();
         let account = match &self.shared.account {
-            Some(account) => Some((account.first, self.users()?)),
+            Some(account) => {
+                give([&output, &errors], account.first)?;
+                Some((account.first, self.users()?))
+            }
             None => None,
         };
         let namespace = program.namespace.clone();
@@ -285,12 +288,7 @@ impl Jail {
         let namespace = container.namespace.clone();
         let (owner, users, folders) = (account.first, self.users()?, container.folders.clone());
         let prepared = ContainerPlan::new(container, runtime)?;
-        for pipe in [&output, &errors] {
-            // So that the container can open /dev/stdout and /dev/stderr, to which images link their logs.
-            if FileType::from_raw_mode(fstat(pipe)?.st_mode) == FileType::Fifo {
-                fchown(pipe, Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner)))?;
-            }
-        }
+        give([&output, &errors], owner)?;
         let visible = prepared.task.visible.clone();
         let shown =
             readers::run(&namespace, readers::MAX_WAIT, move || Ok(container::shown(&visible, owner))).await??;
@@ -521,6 +519,17 @@ fn files_are_shared(reason: &str) {
     SAID.call_once(|| {
         tracing::warn!("locks and watches that a jail has on files of the machine are seen in other jails: {reason}");
     });
+}
+
+/// Gives pipes to an account, so that its program can open `/dev/stdout` and `/dev/stderr`, to which
+/// servers write their logs.
+fn give(pipes: [&OwnedFd; 2], account: u32) -> io::Result<()> {
+    for pipe in pipes {
+        if FileType::from_raw_mode(fstat(pipe)?.st_mode) == FileType::Fifo {
+            fchown(pipe, Some(Uid::from_raw(account)), Some(Gid::from_raw(account)))?;
+        }
+    }
+    Ok(())
 }
 
 fn one(descriptors: Vec<OwnedFd>) -> io::Result<OwnedFd> {

@@ -45,7 +45,7 @@ pub struct Program {
     pub processes: Option<u32>,
 }
 
-/// Looks for what a program would lack in a jail on this machine, without starting it. Its document
+/// Looks for dependencies that a program would lack in a jail on this machine, without starting it. Its document
 /// is a file, and may name any. Blocks as long as the file systems do.
 pub fn examine(program: Program) -> Vec<String> {
     let account = rustix::process::geteuid().is_root().then_some(FIRST_ACCOUNT);
@@ -56,7 +56,9 @@ pub fn examine(program: Program) -> Vec<String> {
         match task(Program { access: FileAccess::Any, ..program }) {
             Ok((task, mut lacks)) => {
                 lacks.extend(missing_script(&task));
-                lacks.extend(hidden(&task));
+                lacks.extend(hidden_configuration(&task));
+                let variables = task.environment.iter().filter(|(name, _)| *name != "PATH");
+                lacks.extend(hidden(&task, variables.flat_map(|(_, value)| value.split(':'))));
                 lacks
             }
             Err(error) => vec![error.to_string()],
@@ -66,7 +68,7 @@ pub fn examine(program: Program) -> Vec<String> {
     std::thread::spawn(examine).join().unwrap_or_default()
 }
 
-/// The script that an interpreter is told to run, if there is none.
+/// The script of an interpreter, if there is no such file.
 fn missing_script(task: &Task) -> Option<String> {
     const SCRIPTS: [&str; 12] = ["cjs", "jar", "js", "lua", "mjs", "php", "pl", "py", "r", "rb", "sh", "ts"];
     let mut arguments = task.argv.iter().skip(1).map(String::as_str);
@@ -81,19 +83,48 @@ fn missing_script(task: &Task) -> Option<String> {
         .then(|| format!("there is no file `{script}` in {}", task.directory.display()))
 }
 
-/// Paths of the machine in the arguments and the environment that the jail does not show.
-fn hidden(task: &Task) -> Vec<String> {
-    /// The jail has folders of its own there.
-    const OWN: [&str; 6] = ["/dev", "/proc", "/run", "/sys", "/tmp", "/var/tmp"];
-    let is_shown = |path: &Path| {
-        let own = OWN.iter().map(Path::new).chain(task.visible.iter().map(|(_, in_jail)| in_jail.as_path()));
-        view::shows(path) || view::is_setting(path) || own.into_iter().any(|shown| path.starts_with(shown))
-    };
+/// The configuration that a server reads without being told, if the jail does not show it.
+fn hidden_configuration(task: &Task) -> Option<String> {
+    /// Programs, the options that name another file, and their own.
+    const SERVERS: [(&str, &str, &str); 6] = [
+        ("nginx", "-c", "/etc/nginx"),
+        ("apache2", "-f", "/etc/apache2"),
+        ("apache2ctl", "-f", "/etc/apache2"),
+        ("apachectl", "-f", "/etc/apache2"),
+        ("httpd", "-f", "/etc/httpd"),
+        ("postfix", "-c", "/etc/postfix"),
+    ];
+    let name = task.executable.file_name().and_then(OsStr::to_str)?;
+    let (_, option, folder) = SERVERS.iter().find(|(program, ..)| *program == name)?;
+    let hidden = !is_shown(task, Path::new(folder)) && Path::new(folder).exists();
+    (hidden && !task.argv.iter().any(|argument| argument == option))
+        .then(|| format!("{name} reads {folder}, which the jail does not show: add `readOnlyPaths: [{folder}]`"))
+}
+
+/// Whether the jail has a path.
+fn is_shown(task: &Task, path: &Path) -> bool {
+    /// Folders that every jail has.
+    const OWN: [&str; 4] = ["/dev", "/proc", "/run", "/sys"];
+    let visible = task.visible.iter().map(|(_, in_jail)| in_jail);
+    let written = task.volumes.iter().map(|(folder, _)| folder).chain(task.folders.iter().map(|(_, in_jail)| in_jail));
+    let shown = OWN.iter().map(Path::new).chain(visible.chain(written).map(PathBuf::as_path));
+    view::shows(path) || view::is_setting(path) || shown.into_iter().any(|shown| path.starts_with(shown))
+}
+
+/// Paths of the machine in the arguments, and among `others`, that the jail does not show.
+fn hidden<'a>(task: &'a Task, others: impl Iterator<Item = &'a str>) -> Vec<String> {
+    /// Most words that are looked at.
+    const MAX_WORDS: usize = 64;
     let arguments =
         task.argv.iter().skip(1).map(|argument| argument.split_once('=').map_or(&**argument, |(_, path)| path));
-    let variables = task.environment.iter().filter(|(name, _)| *name != "PATH").flat_map(|(_, value)| value.split(':'));
-    let paths = arguments.chain(variables).map(Path::new).filter(|path| path.is_absolute() && path.parent().is_some());
-    let hidden = paths.filter(|path| !is_shown(path) && fs::symlink_metadata(path).is_ok());
+    let words = arguments.chain(others).take(MAX_WORDS).map(Path::new);
+    let paths = words.filter(|path| path.is_absolute() && path.parent().is_some());
+    // The jail's own `/tmp` is for files that the program makes: a folder of the same name says nothing.
+    let is_there = |path: &Path| match fs::metadata(path) {
+        Ok(metadata) => metadata.is_file() || !path.starts_with("/tmp") && !path.starts_with("/var/tmp"),
+        Err(_) => false,
+    };
+    let hidden = paths.filter(|path| !is_shown(task, path) && is_there(path));
     let explain = |path: &Path| match shown::unshowable(path) {
         None => format!("the jail does not show {0}: add `readOnlyPaths: [{0}]`", path.display()),
         Some(_) => format!("the jail does not show {}: copy it into the working directory", path.display()),
@@ -109,13 +140,21 @@ pub(crate) fn prepared(
     program: Program,
     account: Option<(u32, OwnedFd)>,
 ) -> io::Result<(Task, Vec<OwnedFd>, Vec<String>)> {
+    // Whether a file exists is nothing that a tenant may find out by an argument.
+    let is_operators = matches!(program.access, FileAccess::Any);
+    let told = |(task, mut notes): (Task, Vec<String>)| {
+        if is_operators {
+            notes.extend(hidden(&task, std::iter::empty()));
+        }
+        (task, notes)
+    };
     let Some((account, users)) = account else {
-        let (task, notes) = task(program)?;
+        let (task, notes) = told(task(program)?);
         return Ok((task, Vec::new(), notes));
     };
     let folders = container::folders(&program.folders, users.as_fd())?;
     shown::take_rights(account)?;
-    let (task, notes) = task(program)?;
+    let (task, notes) = told(task(program)?);
     let mounts = mounts(&task)?.into_iter().chain(folders).collect();
     Ok((task, mounts, notes))
 }

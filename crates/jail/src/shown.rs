@@ -14,6 +14,31 @@ use std::path::{Component, Path, PathBuf};
 /// Folders of the machine whose files no jail shows, even through a link.
 const RESERVED: [&str; 6] = ["/proc", "/dev", "/sys", "/run", "/etc", "/.host"];
 
+/// Of `/etc`, the machine's own: users, names of hosts, and the keys of services. A document may name
+/// other files there, such as `/etc/nginx`.
+const PRIVATE_SETTINGS: [&str; 20] = [
+    "/etc/group",
+    "/etc/group-",
+    "/etc/gshadow",
+    "/etc/gshadow-",
+    "/etc/host.conf",
+    "/etc/hostname",
+    "/etc/hosts",
+    "/etc/krb5.keytab",
+    "/etc/leno",
+    "/etc/machine-id",
+    "/etc/nsswitch.conf",
+    "/etc/passwd",
+    "/etc/passwd-",
+    "/etc/resolv.conf",
+    "/etc/shadow",
+    "/etc/shadow-",
+    "/etc/ssh",
+    "/etc/sudoers",
+    "/etc/sudoers.d",
+    "/etc/wireguard",
+];
+
 /// Gives this thread an account's rights on files. It keeps its other rights, so it can still
 /// mount. The thread has to end afterwards.
 pub(crate) fn take_rights(account: u32) -> io::Result<()> {
@@ -142,8 +167,9 @@ pub(crate) fn unshowable(path: &Path) -> Option<&'static str> {
     if path == Path::new("/") {
         return Some("that is all of the machine");
     }
-    let reserved = RESERVED.iter().any(|reserved| path.starts_with(reserved));
-    (reserved && !view::is_setting(path)).then_some("a jail has a folder of its own there")
+    let is_in = |folders: &[&str]| folders.iter().any(|folder| path.starts_with(folder));
+    let is_nameable = path.starts_with("/etc") && path != Path::new("/etc") && !is_in(&PRIVATE_SETTINGS);
+    (is_in(&RESERVED) && !is_nameable && !view::is_setting(path)).then_some("a jail has a folder of its own there")
 }
 
 /// Adds a hint about the missing rights to an error.

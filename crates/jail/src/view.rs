@@ -65,21 +65,28 @@ const SETTINGS: [&str; 29] = [
     "/etc/ssl",
     "/var/lib/gems",
 ];
-/// Settings that differ from the machine's.
+/// Settings that differ from the machine's. Only the first user exists. Servers look up the names of
+/// the others, even if they do not change to them.
 const OWN: [(&str, &str); 6] = [
-    ("/etc/passwd", "leno:x:1000:1000::/tmp:/bin/sh\n"),
-    ("/etc/group", "leno:x:1000:\n"),
+    (
+        "/etc/passwd",
+        "leno:x:1000:1000::/tmp:/bin/sh\nroot:x:0:0::/root:/usr/sbin/nologin\ndaemon:x:1:1::/usr/sbin:/usr/sbin/nologin\n\
+         www-data:x:33:33::/var/www:/usr/sbin/nologin\nnobody:x:65534:65534::/nonexistent:/usr/sbin/nologin\n",
+    ),
+    ("/etc/group", "leno:x:1000:\nroot:x:0:\ndaemon:x:1:\nwww-data:x:33:\nnogroup:x:65534:\n"),
     ("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
     ("/etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:2 attempts:2\n"),
     ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
     ("/etc/host.conf", "multi on\n"),
 ];
 const DEVICES: [&str; 5] = ["/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"];
-const LINKS: [(&str, &str); 5] = [
+const LINKS: [(&str, &str); 7] = [
     ("/dev/fd", "/proc/self/fd"),
     ("/dev/stdin", "/proc/self/fd/0"),
     ("/dev/stdout", "/proc/self/fd/1"),
     ("/dev/stderr", "/proc/self/fd/2"),
+    ("/var/lock", "/run/lock"),
+    ("/var/run", "/run"),
     ("/var/tmp", "/tmp"),
 ];
 /// Mount attributes of the machine's files in a jail.

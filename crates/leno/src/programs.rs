@@ -1,6 +1,7 @@
 //! Programs of functions and jobs, as this machine would start them in jails.
 
 use leno_config::{Problem, Snapshot};
+use leno_jail::{DEFAULT_WRITABLE, Volume};
 use leno_model::{FunctionId, Isolation, Run, variables};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,10 +22,16 @@ pub(crate) fn doubts(snapshot: &Snapshot) -> Vec<Problem> {
 
 /// The program of a function or job; `None`: it does not run in a jail, or is none of the machine.
 fn program(id: &FunctionId, run: &Run) -> Option<leno_jail::Program> {
+    let mut written: Vec<&Path> = Vec::new();
     let (argv, directory, env, visible, isolation, container): (_, &Path, _, &[PathBuf], _, _) = match run {
-        Run::Command(of) => (&of.argv, &of.directory, &of.env, &of.read_only_paths, of.isolation, &of.container),
+        Run::Command(of) => {
+            written.extend(of.volumes.iter().map(|volume| &*volume.path));
+            written.extend(of.persistent.iter().map(|volume| &*volume.path));
+            (&of.argv, &of.directory, &of.env, &of.read_only_paths, of.isolation, &of.container)
+        }
         Run::Job(job) => {
             let of = &job.process;
+            written.extend(of.volumes.iter().map(|volume| &*volume.path));
             (&of.argv, &of.directory, &of.env, &of.read_only_paths, of.isolation, &of.container)
         }
         Run::External(_) | Run::Wasm(_) | Run::Egress(_) => return None,
@@ -41,6 +48,8 @@ fn program(id: &FunctionId, run: &Run) -> Option<leno_jail::Program> {
         directory: directory.to_owned(),
         environment,
         visible: visible.to_vec(),
+        // Only their paths matter here.
+        volumes: written.into_iter().map(|path| Volume { path: path.to_owned(), size: DEFAULT_WRITABLE }).collect(),
         ..leno_jail::Program::default()
     })
 }

@@ -2,6 +2,7 @@
 
 use crate::cgroup::{Cgroup, Cgroups, JailLimits, LimitError};
 use crate::container::RunnableContainer;
+use crate::diagnosis::{self, End, View};
 use crate::dialer::Dialer;
 use crate::host::Host;
 use crate::instance_id::InstanceId;
@@ -305,10 +306,8 @@ impl Owner {
         let members = self.cgroups.as_ref().map(|cgroups| cgroups.members(namespace, self.id.number));
         let processes = Arc::new(Processes::of(group.pid(), members)?);
         self.host.started(&self.function, self.id, &processes);
-        let readers = [
-            output.out.map(|out| self.read(out, OutputStream::Stdout)),
-            output.err.map(|err| self.read(err, OutputStream::Stderr)),
-        ];
+        let readers =
+            [Some(self.read(output.out, OutputStream::Stdout)), Some(self.read(output.err, OutputStream::Stderr))];
         let resources = ProcessResources {
             readers,
             confined,
@@ -344,6 +343,11 @@ impl Owner {
         group.ok()
     }
 
+    /// Explains a failure by the output so far.
+    pub(crate) fn diagnose(&self, end: End, lacks: &[String], view: View<'_>) -> String {
+        diagnosis::diagnose(self.status_store.lock().output.get(&self.id), end, lacks, view)
+    }
+
     fn read(
         &self,
         output: impl AsyncRead + Unpin + Send + 'static,
@@ -376,12 +380,16 @@ impl Owner {
 }
 
 impl ProcessResources {
+    /// Dependencies of the program that its jail lacks.
+    pub(crate) fn lacks(&self) -> &[String] {
+        &self.lacks
+    }
+
     /// Describes the process's exit status, and whether the kernel killed it because memory ran
     /// out.
     pub(crate) fn describe(&self, status: std::io::Result<ExitStatus>) -> String {
         let was_killed = status.as_ref().is_ok_and(|status| status.signal() == Some(Signal::KILL.as_raw()));
         let told = process::describe(status);
-        let told = self.lacks.iter().fold(told, |told, lack| format!("{told}; {lack}"));
         let no_memory = match &self.confined {
             ProcessCgroup::Joined(group) => group.ran_out_of_memory(),
             ProcessCgroup::Jail(limits) => limits.ran_out_of_memory(),

@@ -2,13 +2,14 @@
 
 use crate::child::{Owner, ProcessResources};
 use crate::container::{ContainerSpec, ImageState, RunnableContainer};
+use crate::diagnosis::{End, View};
 use crate::dialer::Dialer;
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::Slot;
 use crate::error::AcquireError;
 use crate::host::LinkEnd;
 use crate::instance_id::InstanceId;
-use crate::listeners;
+use crate::listeners::{self, Misplaced};
 use crate::liveness::Probes;
 use crate::ports::Port;
 use crate::process::Program;
@@ -18,8 +19,9 @@ use crate::status::{InstanceStatus, Isolation};
 use crate::tree::ProcessTree;
 use crate::volumes::{VolumeBounds, VolumeError, VolumeLease, VolumeRequest};
 use leno_jail::WritableFolder;
-use leno_model::{AppProtocol, Command, InstanceState, PersistentVolume};
+use leno_model::{AppProtocol, Command, InstanceState, PersistentVolume, Readiness};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -46,10 +48,13 @@ pub(crate) enum Report {
     /// as surplus.
     Ready(Arc<Slot>, oneshot::Sender<()>),
     /// The instance gets no requests any more, or never got any, although it should. Its end follows.
-    Failed(InstanceId, Failure),
+    Failed(InstanceId, Failure, Diagnosis),
     /// The last process of the instance has ended. This is the last report.
     Ended(InstanceId),
 }
+
+/// A sentence for those who may see the output of the instance.
+pub(crate) type Diagnosis = String;
 
 /// Why an instance does not serve although it should.
 #[derive(Debug)]
@@ -91,7 +96,7 @@ impl Instance {
                 resources.end().await;
                 drop((port, volumes));
             }
-            Err(Some(error)) => self.failed(Failure::NeverReady(error)),
+            Err(Some(error)) => self.failed(Failure::NeverReady(error), Diagnosis::new()),
             // It is not wanted any more.
             Err(None) => {}
         }
@@ -100,8 +105,14 @@ impl Instance {
         self.report(Report::Ended(self.owner.id));
     }
 
-    fn failed(&self, failure: Failure) {
-        self.report(Report::Failed(self.owner.id, failure));
+    fn failed(&self, failure: Failure, diagnosis: Diagnosis) {
+        self.report(Report::Failed(self.owner.id, failure, diagnosis));
+    }
+
+    /// Explains a failure by the output so far.
+    fn diagnose(&self, end: End, lacks: &[String], in_jail: bool) -> Diagnosis {
+        let Command { directory, read_only_paths, .. } = &self.command;
+        self.owner.diagnose(end, lacks, View::of(in_jail, self.container.is_some(), directory, read_only_paths))
     }
 
     /// Sending only fails if the supervisor is gone.
@@ -232,16 +243,17 @@ impl Instance {
         address: SocketAddr,
         resources: &mut ProcessResources,
     ) {
-        let link_end = match self.become_ready(&tree, &dialer, address).await {
-            Start::Ready(end) => end,
+        let in_jail = matches!(tree, ProcessTree::Jail(_));
+        let (link_end, probed) = match self.become_ready(&tree, &dialer, address).await {
+            Start::Ready(end, probed) => (end, probed),
             Start::Cancelled => return self.finish(tree).await,
             Start::Exited => {
-                let status = resources.describe(tree.end().await);
-                resources.last_lines().await;
-                return self.failed(Failure::NeverReady(AcquireError::Exited { status }));
+                let (status, end) = ended(tree, resources).await;
+                let diagnosis = self.diagnose(end, resources.lacks(), in_jail);
+                return self.failed(Failure::NeverReady(AcquireError::Exited { status }), diagnosis);
             }
             Start::Failed(error) => {
-                self.failed(Failure::NeverReady(error));
+                self.failed(Failure::NeverReady(error), self.diagnose(End::Other, resources.lacks(), in_jail));
                 return self.finish(tree).await;
             }
         };
@@ -253,6 +265,7 @@ impl Instance {
         let since = Instant::now();
 
         let probes = Probes {
+            address: probed,
             readiness: &self.command.readiness,
             protocol: self.protocol,
             dialer: slot.dialer(),
@@ -275,18 +288,18 @@ impl Instance {
         self.owner.host.draining(&self.owner.function, self.owner.id, address);
         if let Some(Failure::Lost { reason, ready_for }) = broken {
             self.owner.status_store.lose(&self.owner.function, self.owner.id, &reason);
-            self.failed(Failure::Lost { reason, ready_for });
+            self.failed(Failure::Lost { reason, ready_for }, Diagnosis::new());
             return self.drain(tree, &slot).await;
         }
         if let Some(failure) = broken {
-            self.failed(failure);
+            self.failed(failure, Diagnosis::new());
             return self.finish(tree).await;
         }
         if *self.target.borrow() < TargetState::Drain {
             let ready_for = since.elapsed();
-            let status = resources.describe(tree.end().await);
-            resources.last_lines().await;
-            return self.failed(Failure::Crashed { status, ready_for });
+            let (status, end) = ended(tree, resources).await;
+            let diagnosis = self.diagnose(end, resources.lacks(), in_jail);
+            return self.failed(Failure::Crashed { status, ready_for }, diagnosis);
         }
         self.owner.status_store.set_state(self.owner.id, InstanceState::Draining);
         self.drain(tree, &slot).await;
@@ -318,14 +331,16 @@ impl Instance {
         let mut reason = String::from("it was not asked yet");
         let note = |error: readiness::NotReady| reason = error.to_string();
         let (function, id, host) = (&self.owner.function, self.owner.id, &self.owner.host);
+        let others = self.other_ports();
         let ready = async {
             if self.protocol != AppProtocol::Chain {
-                readiness::wait(address, &self.command.readiness, self.protocol, dialer, note).await?;
-                return Ok::<_, NotTheInstance>(Start::Ready(Box::pin(std::future::pending())));
+                let probed =
+                    readiness::wait(address, &others, &self.command.readiness, self.protocol, dialer, note).await?;
+                return Ok::<_, NotTheInstance>(Start::Ready(Box::pin(std::future::pending()), probed));
             }
             let socket = readiness::wait_for_link(address, dialer, note).await?;
             Ok(match host.link(function, id, socket).await {
-                Ok(end) => Start::Ready(end),
+                Ok(end) => Start::Ready(end, address),
                 Err(reason) => Start::Failed(AcquireError::Start { reason: format!("its link: {reason}") }),
             })
         };
@@ -343,10 +358,19 @@ impl Instance {
                     AppProtocol::Chain => None,
                     _ => listeners::misplaced(tree, dialer, address.port()).await,
                 };
-                let reason = misplaced.map_or(reason.clone(), |misplaced| format!("{misplaced} ({reason})"));
+                let reason =
+                    misplaced.map_or(reason.clone(), |Misplaced { place, fix }| format!("{place} ({reason}); {fix}"));
                 Start::Failed(AcquireError::NotReady { limit, reason })
             }
         }
+    }
+
+    /// The ports at which a program may listen instead of the one for requests: a program with
+    /// ports of other protocols, which was not told the port for requests, may have none for them.
+    fn other_ports(&self) -> Vec<u16> {
+        let Command { port, ports, readiness, .. } = &self.command;
+        let any = port.is_none() && *readiness == Readiness::Tcp;
+        ports.iter().filter(|_| any).map(|port| port.number).collect()
     }
 
     /// SIGTERM, then SIGKILL after the grace period.
@@ -355,6 +379,15 @@ impl Instance {
         let grace = if *self.target.borrow() < TargetState::Kill { self.command.grace } else { Duration::ZERO };
         tree.finish(grace, at_least(&mut self.target, TargetState::Kill)).await;
     }
+}
+
+/// The end of a program, in words, once its last lines of output are there.
+async fn ended(tree: ProcessTree, resources: &mut ProcessResources) -> (String, End) {
+    let status = tree.end().await;
+    let end = if status.as_ref().is_ok_and(ExitStatus::success) { End::Success } else { End::Other };
+    let status = resources.describe(status);
+    resources.last_lines().await;
+    (status, end)
 }
 
 /// If a program ends within this time after its link, its exit status is the reason.
@@ -390,8 +423,8 @@ struct StartingProcess {
 /// The outcome of a start.
 enum Start {
     /// Holds a future that resolves when the instance's link has ended, so that the instance is of
-    /// no use.
-    Ready(LinkEnd),
+    /// no use; and the address that was found ready.
+    Ready(LinkEnd, SocketAddr),
     /// The instance is not wanted any more.
     Cancelled,
     Exited,

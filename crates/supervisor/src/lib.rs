@@ -5,7 +5,8 @@
 //! `slot` (an instance and its lease), `buffer` (the bound on waiting requests of the node), `load`
 //! (the sum of the requests); [`leno_autoscaler`] (the number of instances that they need: a pure
 //! function) and `scaling` (the times of its decisions); `lifecycle` (starts missing instances and
-//! stops surplus ones), `instance` (one instance from start to end), `readiness`; `job` (commands
+//! stops surplus ones), `instance` (one instance from start to end), `readiness`, `diagnosis` (why it
+//! failed); `job` (commands
 //! that run to completion); `child` (a started process, of either kind), `container`, `tree` (a
 //! process group, or a jail), `process`, `accounts`, `cgroup`, `orphans`, `secret`, `output`;
 //! `dialer` (the way to connect to an instance); `processes` and `sockets` (which process is at the
@@ -48,6 +49,7 @@ mod cgroup;
 mod child;
 mod container;
 mod core_dumps;
+mod diagnosis;
 mod dialer;
 mod dispatcher;
 mod error;

@@ -335,11 +335,11 @@ impl Lifecycle {
                 self.shared.host.ready(&self.spec.id, slot.id, slot.address);
                 let _ = published.send(());
             }
-            Report::Failed(id, failure) => {
+            Report::Failed(id, failure, diagnosis) => {
                 if let Some(instance) = self.instances.get_mut(&id) {
                     instance.failed = true;
                 }
-                self.failed(id, failure);
+                self.failed(id, failure, &diagnosis);
             }
             Report::Ended(id) => {
                 self.instances.remove(&id);
@@ -359,7 +359,7 @@ impl Lifecycle {
         }
     }
 
-    fn failed(&mut self, id: InstanceId, failure: Failure) {
+    fn failed(&mut self, id: InstanceId, failure: Failure, diagnosis: &str) {
         let reason = match &failure {
             Failure::NeverReady(error) => error.to_string(),
             Failure::Crashed { status, ready_for } => {
@@ -380,16 +380,17 @@ impl Lifecycle {
         };
         self.failures = self.failures.saturating_add(1);
         let pause = self.pauses.next().unwrap_or(LONGEST_PAUSE);
-        tracing::warn!(function = %self.spec.id, instance = %id, failures = self.failures, ?pause, "{reason}");
+        let explained = format!("{reason}{diagnosis}");
+        tracing::warn!(function = %self.spec.id, instance = %id, failures = self.failures, ?pause, "{explained}");
 
         let until = Instant::now() + pause;
         let mut record = self.shared.status_store.lock();
         record.restarts = record.restarts.saturating_add(1);
-        record.last_failure = Some(reason.clone());
+        record.last_failure = Some(explained.clone());
         record.failing = record.failing.saturating_add(1);
         // The loss of an instance that was ready is known already.
         if !matches!(failure, Failure::Lost { .. }) {
-            let (at, function, reason) = (SystemTime::now(), self.spec.id.clone(), reason.clone());
+            let (at, function, reason) = (SystemTime::now(), self.spec.id.clone(), explained);
             record.record_loss(LossEvent { at, function, instance: id, unhealthy: false, reason });
         }
         drop(record);

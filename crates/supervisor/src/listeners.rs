@@ -7,9 +7,16 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Compares where an instance listens with where it should. Returns the difference, in words;
-/// `None`: there is none, or it cannot be seen.
-pub(crate) async fn misplaced(tree: &ProcessTree, dialer: &Dialer, port: u16) -> Option<String> {
+/// The difference between where an instance listens and where it should.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Misplaced {
+    pub place: String,
+    pub fix: String,
+}
+
+/// Compares where an instance listens with where it should. `None`: there is no difference, or it
+/// cannot be seen.
+pub(crate) async fn misplaced(tree: &ProcessTree, dialer: &Dialer, port: u16) -> Option<Misplaced> {
     let pid = tree.pid();
     let (in_jail, node, processes) = match (tree, dialer) {
         (ProcessTree::Jail(jail), _) => (true, Some(jail.node_port()), None),
@@ -22,12 +29,14 @@ pub(crate) async fn misplaced(tree: &ProcessTree, dialer: &Dialer, port: u16) ->
             Some(own) => listeners.retain(|listener| own.contains(&listener.inode)),
             None => listeners.retain(|listener| Some(listener.address.port()) != node),
         }
-        describe(&listeners, port, in_jail)
+        // The network of a jail has no Unix sockets of others.
+        let unix = if in_jail { sockets::unix_near(pid) } else { Vec::new() };
+        describe(&listeners, &unix, port, in_jail)
     };
     tokio::task::spawn_blocking(look).await.ok()?
 }
 
-fn describe(listeners: &[Socket], port: u16, in_jail: bool) -> Option<String> {
+fn describe(listeners: &[Socket], unix: &[String], port: u16, in_jail: bool) -> Option<Misplaced> {
     let all = |ip: IpAddr| ip.is_unspecified() || ip == Ipv4Addr::LOCALHOST;
     let reached = |ip: IpAddr| all(ip) || in_jail && ip == Ipv6Addr::LOCALHOST;
     if listeners.iter().any(|listener| listener.address.port() == port && reached(listener.address.ip())) {
@@ -38,11 +47,19 @@ fn describe(listeners: &[Socket], port: u16, in_jail: bool) -> Option<String> {
         address => address.to_string(),
     };
     let places: BTreeSet<String> = listeners.iter().map(each).collect();
-    let places = match places.len() {
-        0 => "no port".to_owned(),
-        _ => places.into_iter().collect::<Vec<_>>().join(", "),
+    let at_all = listeners.iter().find(|listener| all(listener.address.ip()));
+    let fix = match (at_all, places.is_empty(), unix) {
+        (Some(other), ..) => format!("set `port: {}`, or have it listen on $PORT", other.address.port()),
+        (None, false, _) => "have it listen at 127.0.0.1, or at all addresses".to_owned(),
+        (None, true, [_, ..]) => "have it listen on a TCP port: the node connects to no Unix socket".to_owned(),
+        (None, true, []) => "a program that starts slowly needs a longer `timeouts: {startup: …}`".to_owned(),
     };
-    Some(format!("it listens on {places}, expected $PORT {port} on 127.0.0.1"))
+    let places = match (places.is_empty(), unix) {
+        (true, [path, ..]) => format!("no port, but on the Unix socket {path}"),
+        (true, []) => "no port".to_owned(),
+        (false, _) => places.into_iter().collect::<Vec<_>>().join(", "),
+    };
+    Some(Misplaced { place: format!("it listens on {places}, expected $PORT {port} on 127.0.0.1"), fix })
 }
 
 #[cfg(test)]
@@ -54,7 +71,8 @@ mod tests {
     fn a_listener_elsewhere_is_named() {
         let told = |addresses: &[&str], in_jail| {
             let socket = |address: &&str| Socket::listening(address.parse().unwrap(), State::Listening);
-            describe(&addresses.iter().map(socket).collect::<Vec<_>>(), 12345, in_jail)
+            let told = describe(&addresses.iter().map(socket).collect::<Vec<_>>(), &[], 12345, in_jail);
+            told.map(|told| told.place)
         };
         let expected = |places: &str| Some(format!("it listens on {places}, expected $PORT 12345 on 127.0.0.1"));
         assert_eq!(told(&["0.0.0.0:8000"], true), expected("8000"));
@@ -64,6 +82,8 @@ mod tests {
             assert_eq!((told(&[right], true), told(&[right, "127.0.0.1:1"], false)), (None, None), "{right}");
         }
         assert_eq!(told(&["[::1]:12345"], true), None);
+        let unix = describe(&[], &["/tmp/app.sock".to_owned()], 12345, true).unwrap();
+        assert!(unix.place.contains("the Unix socket /tmp/app.sock") && unix.fix.contains("TCP port"), "{unix:?}");
         assert_eq!(told(&["[::1]:12345"], false), expected("[::1]:12345"));
     }
 }

@@ -13,6 +13,7 @@ use crate::dialer::{Dialer, is_refusal};
 use crate::dispatcher::{Dispatcher, Slot};
 use crate::readiness::{self, NotReady};
 use leno_model::{AppProtocol, Liveness, Readiness};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The parameters of an instance's probes.
 pub(crate) struct Probes<'a> {
+    pub address: SocketAddr,
     pub readiness: &'a Readiness,
     pub protocol: AppProtocol,
     pub dialer: &'a Dialer,
@@ -78,7 +80,7 @@ impl Probes<'_> {
 
     async fn ask(&self, slot: &Slot) -> Result<(), NotReady> {
         let limit = PROBE_TIMEOUT.min(self.liveness.interval.max(SHORT_INTERVAL));
-        readiness::ask(slot.address, self.readiness, self.protocol, self.dialer, limit).await?;
+        readiness::ask(self.address, self.readiness, self.protocol, self.dialer, limit).await?;
         if *self.readiness != Readiness::Tcp {
             slot.health.heard();
         }

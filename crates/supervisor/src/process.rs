@@ -10,7 +10,8 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::process::{Child, ChildStderr, ChildStdout};
+use tokio::net::unix::pipe;
+use tokio::process::Child;
 
 use leno_jail::WritableFolder;
 use leno_model::{Command, Isolation, Process, Resources, Secret, Volume};
@@ -98,8 +99,8 @@ pub(crate) struct ProcessGroup {
 
 /// Standard output and standard error of a child.
 pub(crate) struct Output {
-    pub out: Option<ChildStdout>,
-    pub err: Option<ChildStderr>,
+    pub out: pipe::Receiver,
+    pub err: pipe::Receiver,
 }
 
 impl ProcessGroup {
@@ -139,7 +140,12 @@ impl ProcessGroup {
         if group.is_none() {
             child.stdin(Stdio::null());
         }
+        let ((out, read_out), (err, read_err)) = (pipe::pipe()?, pipe::pipe()?);
+        let (out, err) = (out.into_blocking_fd()?, err.into_blocking_fd()?);
         if let Some(account) = account {
+            // So that it can open /dev/stdout and /dev/stderr, to which servers write their logs.
+            std::os::unix::fs::fchown(&out, Some(account), Some(account))?;
+            std::os::unix::fs::fchown(&err, Some(account), Some(account))?;
             child.uid(account).gid(account);
             leno_jail::limit_processes(child.as_std_mut(), processes);
         }
@@ -150,19 +156,19 @@ impl ProcessGroup {
             .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
             .envs(program.env)
             .envs(given.iter().map(|(name, value)| (name, value)))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stdout(out)
+            .stderr(err)
             .process_group(0)
             .kill_on_drop(true);
         let runtime = tokio::runtime::Handle::current();
-        let mut child = orphans::start(instance, || {
+        let child = orphans::start(instance, || {
             let child = leno_jail::start_without_core_dumps(|| {
                 let _runtime = runtime.enter();
                 child.spawn()
             })?;
             Ok((child.id().unwrap_or_default(), child))
         })?;
-        let output = Output { out: child.stdout.take(), err: child.stderr.take() };
+        let output = Output { out: read_out, err: read_err };
         let pid = child
             .id()
             .and_then(|id| i32::try_from(id).ok())

@@ -35,22 +35,36 @@ pub(crate) enum NotReady {
     Timeout,
 }
 
-/// Returns as soon as the instance is ready, or with an error if another process is found in its place. The caller limits the time. `note` gets the
-/// reason of each failed probe.
+/// Returns the ready address as soon as the instance is ready, or an error if another process is
+/// found in its place. An instance that listens at all `others` is ready too. The caller limits the
+/// time. `note` gets the reason of each failed probe.
 pub(crate) async fn wait(
     address: SocketAddr,
+    others: &[u16],
     readiness: &Readiness,
     protocol: AppProtocol,
     dialer: &Dialer,
     mut note: impl FnMut(NotReady),
-) -> Result<(), NotTheInstance> {
+) -> Result<SocketAddr, NotTheInstance> {
     let mut interval = FIRST_INTERVAL;
     loop {
         match ask(address, readiness, protocol, dialer, PROBE_TIMEOUT).await {
-            Ok(()) => return Ok(()),
+            Ok(()) => return Ok(address),
             // The other process will not go away, and the instance cannot get its port.
             Err(NotReady::Unproven(stranger @ NotTheInstance::Stranger { .. })) => return Err(stranger),
             Err(error) => note(error),
+        }
+        let mut listening = others.iter().map(|port| SocketAddr::new(address.ip(), *port));
+        if let Some(first) = listening.clone().next() {
+            let all = async {
+                for other in listening.by_ref() {
+                    dialer.knock(other).await?;
+                }
+                Ok::<_, ConnectError>(())
+            };
+            if tokio::time::timeout(PROBE_TIMEOUT, all).await.is_ok_and(|all| all.is_ok()) {
+                return Ok(first);
+            }
         }
         tokio::time::sleep(interval).await;
         interval = (interval * 3 / 2).min(LONGEST_INTERVAL);

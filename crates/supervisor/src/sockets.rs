@@ -102,6 +102,16 @@ pub(crate) fn listening_near(pid: u32) -> io::Result<Vec<Socket>> {
     listed_in(&format!("/proc/{pid}/net"), |socket, _| socket.state == State::Listening)
 }
 
+/// The paths of all listening Unix sockets of the network of process `pid`.
+pub(crate) fn unix_near(pid: u32) -> Vec<String> {
+    /// `__SO_ACCEPTCON`.
+    const LISTENS: &str = "00010000";
+    let table = fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
+    let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let listening = rows.filter(|row| row.get(3) == Some(&LISTENS));
+    listening.filter_map(|row| row.get(7).map(|path| (*path).to_owned())).collect()
+}
+
 /// Whether this kernel has `sock_diag` for TCP.
 fn kernel_tells() -> bool {
     static TELLS: OnceLock<bool> = OnceLock::new();

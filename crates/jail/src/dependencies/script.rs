@@ -137,6 +137,12 @@ impl Dependencies<'_> {
             match command {
                 shell::Command::Enter(folder) => self.directory = self.directory.join(folder),
                 shell::Command::Search(folder) => self.search.insert(0, self.directory.join(folder)),
+                shell::Command::Read(file) => {
+                    let path = self.directory.join(file);
+                    if let Err(error) = self.readable(&path) {
+                        self.notes.insert(format!("the shell cannot read {}: {error}", path.display()));
+                    }
+                }
                 shell::Command::Run(words) => {
                     let Some((name, arguments)) = words.split_first() else { continue };
                     let found = self.located(name).and_then(|path| {
@@ -150,6 +156,17 @@ impl Dependencies<'_> {
             }
         }
         (self.directory, self.search) = before;
+    }
+
+    /// Fails if the jail does not show a file.
+    fn readable(&self, path: &Path) -> io::Result<()> {
+        if !self.is_visible(path) {
+            let folder = path.parent().unwrap_or(path).display();
+            return Err(bad(format!(
+                "the jail does not show it: add `readOnlyPaths: [{folder}]`, if the machine has it"
+            )));
+        }
+        fs::metadata(self.on_machine(path)).map(drop)
     }
 }
 

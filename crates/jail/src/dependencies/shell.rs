@@ -23,6 +23,8 @@ pub(super) enum Command {
     Enter(String),
     /// Looks for programs in a folder first.
     Search(String),
+    /// Reads commands from a file; they may change everything after.
+    Read(String),
     /// Runs a program with arguments.
     Run(Vec<String>),
 }
@@ -61,7 +63,10 @@ pub(super) fn commands(script: &str) -> Vec<Command> {
             ("cd" | "return", _) => break,
             ("." | "source", Some(file)) => match file.strip_suffix("/activate") {
                 Some(folder) => found.push(Command::Search(folder.to_owned())),
-                None => break,
+                None => {
+                    found.push(Command::Read(file.to_owned()));
+                    break;
+                }
             },
             (name, _) if BUILTINS.contains(&name) => {}
             _ => found.push(Command::Run(std::iter::once(name).chain(arguments).collect())),
@@ -165,6 +170,7 @@ mod tests {
             ("PATH=/x hidden", vec![]),
             ("first; if other; then hidden; fi", vec![run("first")]),
             ("f() { hidden; }; f", vec![]),
+            (". /opt/nvm/nvm.sh && nvm use 22", vec![Command::Read("/opt/nvm/nvm.sh".into())]),
             ("echo \"open", vec![]),
             ("", vec![]),
         ] {

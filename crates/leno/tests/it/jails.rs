@@ -4,6 +4,7 @@
 mod bypass;
 mod ports;
 mod programs;
+mod servers;
 mod volumes;
 
 use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, intruder, policy, public_folder};

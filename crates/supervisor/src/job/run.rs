@@ -3,12 +3,14 @@
 use super::{JobContext, JobSpec, JobState, RunStatus};
 use crate::child::Owner;
 use crate::container::ContainerSpec;
+use crate::diagnosis::{self, View};
 use crate::error::AcquireError;
 use crate::instance::sleep_until;
 use crate::instance::{TargetState, at_least};
 use crate::instance_id::InstanceId;
 use crate::process::Program;
 use crate::spec::LONGEST_PAUSE;
+use crate::tree::ProcessTree;
 use backon::{BackoffBuilder, ExponentialBackoff};
 use leno_model::{Job, Process};
 use std::process::ExitStatus;
@@ -250,7 +252,8 @@ async fn run_in(
     };
     let program = Program::from(process).contained(contained.as_ref());
     match owner.start(&program, Vec::new()).await {
-        Ok(child) => {
+        Ok(mut child) => {
+            let in_jail = matches!(child.tree, ProcessTree::Jail(_));
             let exited = tokio::select! {
                 biased;
                 () = child.tree.exited() => true,
@@ -259,7 +262,11 @@ async fn run_in(
             let outcome = if exited {
                 let status = child.tree.end().await;
                 let code = status.as_ref().ok().and_then(ExitStatus::code);
-                Outcome::Exited { code, failure: (code != Some(0)).then(|| child.resources.describe(status)) }
+                let ended = child.resources.describe(status);
+                child.resources.last_lines().await;
+                let view = View::of(in_jail, container.is_some(), &process.directory, &process.read_only_paths);
+                let failure = || ended + &owner.diagnose(diagnosis::End::Other, child.resources.lacks(), view);
+                Outcome::Exited { code, failure: (code != Some(0)).then(failure) }
             } else {
                 child.tree.finish(process.grace, at_least(target, TargetState::Kill)).await;
                 Outcome::Stopped

@@ -108,7 +108,10 @@ async fn a_crashed_instance_gets_no_requests_and_another_takes_over() {
 
     let status = function.status();
     assert_eq!(status.restarts, 1);
-    assert_eq!(status.last_failure.as_deref(), Some("the instance ended by itself: exit status: 3"));
+    assert_eq!(
+        status.last_failure.as_deref(),
+        Some("the instance ended by itself: exit status: 3; it wrote: told to exit")
+    );
     assert_eq!(status.instances[0].restarts, 1);
     let said: Vec<_> = function.output(first).into_iter().map(|line| (line.stream, line.text)).collect();
     assert_eq!(said.last(), Some(&(OutputStream::Stderr, "told to exit".to_owned())));

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A function that runs a command, and is exposed at its own host.
-fn function(name: &str, command: &[&str], spec: &str) -> String {
+pub(super) fn function(name: &str, command: &[&str], spec: &str) -> String {
     let command = serde_json::to_string(command).unwrap();
     format!(
         "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: {name}, namespace: test}}\nspec:\n  command: {command}\n  \
@@ -17,17 +17,17 @@ fn function(name: &str, command: &[&str], spec: &str) -> String {
     ) + &policy(&format!("{name}-in"), name, &format!("  sidecar: {{deadline: 100ms}}\n{ALLOW_ALL}"))
 }
 
-fn status(mesh: &Mesh, name: &str) -> u16 {
+pub(super) fn status(mesh: &Mesh, name: &str) -> u16 {
     mesh.curl("/", &["--header", &format!("host: {name}.example")]).status
 }
 
-fn text(output: &std::process::Output) -> String {
+pub(super) fn text(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 /// Serves the working directory.
 const SERVE: [&str; 4] = ["-m", "http.server", "$(PORT)", "--bind=$(HOST)"];
-const SPEC: &str = "  env: {HOST: 127.0.0.1}\n  workingDirectory: public\n  timeouts: {startup: 60s}";
+pub(super) const SPEC: &str = "  env: {HOST: 127.0.0.1}\n  workingDirectory: public\n  timeouts: {startup: 60s}";
 
 #[test]
 fn arguments_have_the_values_of_variables() {
