@@ -1,4 +1,4 @@
-//! The graph of a mesh's calls: who may call whom, who does, and who tries in vain.
+//! The graph of a mesh's calls: permitted ones, their traffic, and calls that are refused.
 
 use crate::mesh::{Function, Mesh};
 use leno_telemetry::destinations::DestinationKind;
@@ -28,7 +28,7 @@ pub struct Graph {
 pub struct Node {
     /// `namespace/name`, [`GATEWAY`], or the host of a refused destination.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: NodeKind,
     /// Of a function: `ready`, `idle`, `starting`, `failing`, `failed` or `unplaced`.
     pub state: String,

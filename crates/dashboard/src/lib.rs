@@ -1,4 +1,4 @@
-//! What people see of a mesh: the graph of its calls, with the traffic of each edge.
+//! Views of a mesh for people: the graph of its calls, with the traffic of each edge.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! One look at a mesh: what exists, and counts since each node started.
+//! One look at a mesh: its functions, and counts since each node started.
 
 use leno_telemetry::destinations::RefusedDestination;
 use leno_telemetry::metrics::Edge;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use std::time::Instant;
 
-/// What the nodes and the control plane answered at one moment.
+/// The answers of nodes and control plane at one moment.
 #[derive(Clone, Debug)]
 pub struct Mesh {
     /// When they were asked.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 impl Graph {
-    /// A tree from the gateway and from functions that nobody calls. A function that stands above
+    /// A tree from the gateway and from functions without a caller. A function that stands above
     /// already has no branches again.
     pub fn tree(&self) -> String {
         let mut outgoing: BTreeMap<&str, Vec<&Edge>> = BTreeMap::new();

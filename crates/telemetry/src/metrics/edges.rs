@@ -50,8 +50,7 @@ pub struct RuleHits {
     pub policy: String,
     /// The rule.
     pub rule: String,
-    /// `allow`, `deny`, `error`, or what an audited policy would have decided: `audit_allow`,
-    /// `audit_deny`.
+    /// `allow`, `deny` or `error`; `audit_allow` and `audit_deny` of a policy in audit mode.
     pub verdict: String,
     /// Requests that it decided.
     pub requests: u64,
