@@ -24,7 +24,7 @@ pub struct Graph {
 }
 
 /// An end of edges.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Node {
     /// `namespace/name`, [`GATEWAY`], or the host of a refused destination.
     pub name: String,
@@ -42,6 +42,9 @@ pub struct Node {
     pub waiting: u64,
     /// The nodes of the mesh that host it.
     pub hosts: Vec<String>,
+    /// The requests to it.
+    #[serde(flatten)]
+    pub traffic: Traffic,
 }
 
 /// What stands at an end of edges.
@@ -67,7 +70,17 @@ pub struct Edge {
     pub target: String,
     /// Whether it is permitted and used.
     pub status: EdgeStatus,
-    /// Requests a second that are over.
+    /// Its traffic.
+    #[serde(flatten)]
+    pub traffic: Traffic,
+    /// Whether the caller's identity is proven: by mutual TLS, or by the node that hosts both.
+    pub authenticated: bool,
+}
+
+/// Requests within the window that are over.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Traffic {
+    /// Requests a second.
     pub rate: f64,
     /// Those a second that failed: a status of 500 or above, or no response.
     pub failed: f64,
@@ -75,12 +88,10 @@ pub struct Edge {
     pub denied: f64,
     /// The share of requests that neither failed nor were denied; `None`: there were no requests.
     pub success: Option<f64>,
-    /// Median duration, in milliseconds: the bound of its bucket, interpolated.
+    /// Median duration in milliseconds, interpolated within its bucket.
     pub p50: Option<f64>,
     /// 99th percentile of the durations.
     pub p99: Option<f64>,
-    /// Whether the caller's identity is proven: by mutual TLS, or by the node that hosts both.
-    pub authenticated: bool,
 }
 
 /// Whether an edge is permitted and used.
@@ -95,9 +106,9 @@ pub enum EdgeStatus {
     Refused,
 }
 
-/// The counts of an edge within the window.
+/// Counts within the window.
 #[derive(Clone, Debug, Default)]
-struct Traffic {
+struct Sum {
     requests: u64,
     denied: u64,
     failed: u64,
@@ -110,7 +121,7 @@ impl Graph {
     pub fn between(before: Option<&Mesh>, now: &Mesh) -> Self {
         let window = before.map_or(Duration::ZERO, |before| now.at.saturating_duration_since(before.at)).as_secs_f64();
         let per_second = if window > 0.0 { 1.0 / window } else { 1.0 };
-        let mut traffic = traffic(before, now);
+        let mut sums = sums(before, now);
         let refused = refused(before, now);
         let mut nodes: BTreeMap<&str, Node> =
             now.functions.iter().map(|function| (&*function.name, function.into())).collect();
@@ -122,15 +133,17 @@ impl Graph {
             }
         }
         for edge in &permitted {
-            traffic.entry(edge.clone()).or_default();
+            sums.entry(edge.clone()).or_default();
         }
         let mut edges: Vec<Edge> = Vec::new();
-        for ((source, target), counts) in &traffic {
+        let mut arriving: BTreeMap<&str, Sum> = BTreeMap::new();
+        for ((source, target), sum) in &sums {
             let is_permitted = permitted.contains(&(source.clone(), target.clone()));
             // Functions that are gone keep their counters, and a call without a callee is among
             // the refused destinations.
-            if !target.is_empty() && (is_permitted || counts.requests > 0 && window > 0.0) {
-                edges.push(Edge::new((source, target), counts, per_second));
+            if !target.is_empty() && (is_permitted || sum.requests > 0 && window > 0.0) {
+                edges.push(Edge::new((source, target), sum, per_second));
+                arriving.entry(target).or_default().add(sum);
             }
         }
         for ((source, target), count) in &refused {
@@ -139,6 +152,11 @@ impl Graph {
         for edge in &edges {
             for name in [&*edge.source, &*edge.target] {
                 nodes.entry(name).or_insert_with(|| Node::named(name, &refused));
+            }
+        }
+        for (name, sum) in arriving {
+            if let Some(node) = nodes.get_mut(name) {
+                node.traffic = Traffic::of(&sum, per_second);
             }
         }
         let nodes = nodes.into_values().collect();
@@ -155,18 +173,18 @@ impl Graph {
     }
 }
 
-/// Traffic by caller and callee.
-fn traffic(before: Option<&Mesh>, now: &Mesh) -> BTreeMap<(String, String), Traffic> {
+/// Counts by caller and callee.
+fn sums(before: Option<&Mesh>, now: &Mesh) -> BTreeMap<(String, String), Sum> {
     let place = |edge: &Counts| (edge.node.clone(), edge.direction.clone(), edge.source.clone(), edge.target.clone());
     let known: BTreeMap<_, &Counts> =
         before.iter().flat_map(|before| &before.edges).map(|edge| (place(edge), edge)).collect();
-    let mut traffic: BTreeMap<(String, String), Traffic> = BTreeMap::new();
+    let mut sums: BTreeMap<(String, String), Sum> = BTreeMap::new();
     for edge in &now.edges {
         let source = if edge.direction == "gateway" { GATEWAY.to_owned() } else { workload(&edge.source) };
         // A node that has started again counts from zero.
         let before = known.get(&place(edge)).filter(|before| before.requests <= edge.requests);
         let since = |now: u64, before: Option<u64>| now.saturating_sub(before.unwrap_or_default());
-        let sum = traffic.entry((source, edge.target.clone())).or_default();
+        let sum = sums.entry((source, edge.target.clone())).or_default();
         sum.denied += since(edge.denied, before.map(|before| before.denied));
         // The caller's sidecar has counted all others.
         if edge.direction == "inbound" {
@@ -179,7 +197,7 @@ fn traffic(before: Option<&Mesh>, now: &Mesh) -> BTreeMap<(String, String), Traf
             *sum += since(*count, before.and_then(|before| before.durations.get(index).copied()));
         }
     }
-    traffic
+    sums
 }
 
 /// Counts of refusals, by caller and destination, of those that are no callees.
@@ -224,6 +242,7 @@ impl From<&Function> for Node {
             desired: function.desired,
             waiting: function.waiting,
             hosts: function.nodes.clone(),
+            traffic: Traffic::default(),
         }
     }
 }
@@ -238,29 +257,31 @@ impl Node {
             _ => NodeKind::Function,
         };
         let (state, failure, hosts) = (String::new(), String::new(), Vec::new());
-        Self { name: name.to_owned(), kind, state, failure, ready: 0, desired: 0, waiting: 0, hosts }
+        Self {
+            name: name.to_owned(),
+            kind,
+            state,
+            failure,
+            ready: 0,
+            desired: 0,
+            waiting: 0,
+            hosts,
+            traffic: Traffic::default(),
+        }
     }
 }
 
 impl Edge {
-    fn new((source, target): (&str, &str), traffic: &Traffic, per_second: f64) -> Self {
-        let Traffic { requests, denied, failed, durations } = traffic;
-        let (requests, denied) = ((*requests).max(*denied), *denied);
-        let good = requests.saturating_sub(denied + failed);
+    fn new((source, target): (&str, &str), sum: &Sum, per_second: f64) -> Self {
         Self {
             source: source.to_owned(),
             target: target.to_owned(),
-            status: match requests {
+            status: match sum.all() {
                 0 => EdgeStatus::Unused,
-                _ if requests == denied => EdgeStatus::Refused,
+                all if all == sum.denied => EdgeStatus::Refused,
                 _ => EdgeStatus::Active,
             },
-            rate: requests as f64 * per_second,
-            failed: *failed as f64 * per_second,
-            denied: denied as f64 * per_second,
-            success: (requests > 0).then(|| good as f64 / requests as f64),
-            p50: quantile(durations, 0.5),
-            p99: quantile(durations, 0.99),
+            traffic: Traffic::of(sum, per_second),
             authenticated: source != GATEWAY,
         }
     }
@@ -270,13 +291,38 @@ impl Edge {
             source: source.to_owned(),
             target: target.to_owned(),
             status: EdgeStatus::Refused,
-            rate,
-            failed: 0.0,
-            denied: rate,
-            success: Some(0.0),
-            p50: None,
-            p99: None,
+            traffic: Traffic { rate, denied: rate, success: Some(0.0), ..Traffic::default() },
             authenticated: true,
+        }
+    }
+}
+
+impl Sum {
+    /// The callee may have refused a request whose caller has not counted it yet.
+    fn all(&self) -> u64 {
+        self.requests.max(self.denied)
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.requests += other.all();
+        self.denied += other.denied;
+        self.failed += other.failed;
+        self.durations.resize(self.durations.len().max(other.durations.len()), 0);
+        self.durations.iter_mut().zip(&other.durations).for_each(|(sum, count)| *sum += count);
+    }
+}
+
+impl Traffic {
+    fn of(sum: &Sum, per_second: f64) -> Self {
+        let all = sum.all();
+        let good = all.saturating_sub(sum.denied + sum.failed);
+        Self {
+            rate: all as f64 * per_second,
+            failed: sum.failed as f64 * per_second,
+            denied: sum.denied as f64 * per_second,
+            success: (all > 0).then(|| good as f64 / all as f64),
+            p50: quantile(&sum.durations, 0.5),
+            p99: quantile(&sum.durations, 0.99),
         }
     }
 }

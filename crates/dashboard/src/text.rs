@@ -1,6 +1,6 @@
 //! Graphs as text: a tree for terminals, DOT and Mermaid.
 
-use crate::graph::{Edge, EdgeStatus, Graph, Node, NodeKind};
+use crate::graph::{Edge, EdgeStatus, Graph, Node, NodeKind, Traffic};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
@@ -111,24 +111,25 @@ impl Edge {
     /// The traffic in words: `12.0/s, 99.2 % good, p50 1.3 ms, p99 8 ms`.
     pub fn label(&self, rates: bool) -> String {
         let count = |number: f64| if rates { format!("{number:.1}/s") } else { format!("{number:.0} requests") };
+        let Traffic { rate, denied, success, p50, p99, .. } = self.traffic;
         match self.status {
             EdgeStatus::Unused => return "unused".to_owned(),
-            EdgeStatus::Refused => return format!("refused, {}", count(self.denied)),
+            EdgeStatus::Refused => return format!("refused, {}", count(denied)),
             EdgeStatus::Active => {}
         }
-        let mut label = count(self.rate);
-        if let Some(success) = self.success {
+        let mut label = count(rate);
+        if let Some(success) = success {
             // All but one of a thousand is not all.
             let _ = write!(label, ", {:.1} % good", (success * 1e3).floor() / 10.0);
         }
-        for (name, value) in [("p50", self.p50), ("p99", self.p99)] {
+        for (name, value) in [("p50", p50), ("p99", p99)] {
             if let Some(value) = value {
                 let digits = usize::from(value < 10.0);
                 let _ = write!(label, ", {name} {value:.digits$} ms");
             }
         }
-        if self.denied > 0.0 {
-            let _ = write!(label, ", {} denied", count(self.denied));
+        if denied > 0.0 {
+            let _ = write!(label, ", {} denied", count(denied));
         }
         label
     }

@@ -41,6 +41,7 @@ mod signals;
 mod suggest;
 mod table;
 mod telemetry;
+mod top;
 mod up;
 mod upgrade;
 mod version;
@@ -323,6 +324,19 @@ enum Command {
     },
     #[command(flatten)]
     Rollout(rollouts::Command),
+    /// Show functions, calls and instances live, with the traffic of the last ten seconds: sort,
+    /// filter, and drill down with the keyboard.
+    ///
+    /// Asks the node of this account, unless --server, LENO_SERVER or --context names a control
+    /// plane, which asks all nodes.
+    Top {
+        #[command(flatten)]
+        options: top::Options,
+        #[command(flatten)]
+        server: remote::Server,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
     /// Write completions for a shell to standard output: `leno completions bash >
     /// /etc/bash_completion.d/leno`.
     Completions {
@@ -482,6 +496,7 @@ fn main() -> ExitCode {
         }
         Command::Rerun(arguments) => rerun::run(&arguments),
         Command::Observe { filter, printing, server, node } => observe::run((&node, &server), &filter, &printing),
+        Command::Top { options, server, node } => top::run(&options, (&server, &node)),
         Command::Graph { options, server, node } => graph::run(&options, (&server, &node)),
         Command::Suggest(command) => suggest::run(command),
         Command::Explain { request_id, last: _, filter, server, node, format } => {

@@ -59,15 +59,15 @@ fn rates_are_of_the_window_and_both_sides_of_a_call_count_once() {
     assert_eq!(graph.window, 10.0);
     let arriving = edge(&graph, GATEWAY, "shop/web");
     assert_eq!(
-        (arriving.rate, arriving.failed, arriving.success, arriving.authenticated),
+        (arriving.traffic.rate, arriving.traffic.failed, arriving.traffic.success, arriving.authenticated),
         (4.0, 0.4, Some(0.9), false)
     );
-    let calls = edge(&graph, "shop/web", "shop/cart");
-    assert_eq!((calls.rate, calls.denied, calls.failed, calls.authenticated), (1.0, 0.5, 0.1, true));
-    assert_eq!((calls.status, calls.success), (EdgeStatus::Active, Some(0.4)));
+    let Edge { status, traffic: calls, authenticated, .. } = edge(&graph, "shop/web", "shop/cart");
+    assert_eq!((calls.rate, calls.denied, calls.failed, authenticated), (1.0, 0.5, 0.1, &true));
+    assert_eq!((status, calls.success), (&EdgeStatus::Active, Some(0.4)));
     assert_eq!((calls.p50, calls.p99), (Some(3.0), Some(4.96)), "between 1 and 5 ms");
     let unused = edge(&graph, "shop/web", "shop/pay");
-    assert_eq!((unused.status, unused.rate, unused.success), (EdgeStatus::Unused, 0.0, None));
+    assert_eq!((unused.status, unused.traffic.rate, unused.traffic.success), (EdgeStatus::Unused, 0.0, None));
     let names: Vec<_> = graph.nodes.iter().map(|node| (&*node.name, node.kind, &*node.state, &*node.failure)).collect();
     assert_eq!(
         names,
@@ -86,7 +86,7 @@ fn a_node_that_has_started_again_counts_from_zero() {
     let call = ("", "shop/web");
     let (before, after) = (counts("a", "gateway", call, (1000, 0, 0)), counts("a", "gateway", call, (5, 0, 0)));
     let graph = Graph::between(Some(&mesh(0, start, vec![before])), &mesh(1, start, vec![after]));
-    assert_eq!(edge(&graph, GATEWAY, "shop/web").rate, 5.0);
+    assert_eq!(edge(&graph, GATEWAY, "shop/web").traffic.rate, 5.0);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn what_is_tried_and_refused_is_told_from_what_is_permitted() {
     let graph = Graph::between(None, &now);
     assert_eq!(edge(&graph, "shop/web", "shop/cart").status, EdgeStatus::Refused);
     let tried = edge(&graph, "shop/web", "evil.example:443");
-    assert_eq!((tried.status, tried.denied), (EdgeStatus::Refused, 7.0));
+    assert_eq!((tried.status, tried.traffic.denied), (EdgeStatus::Refused, 7.0));
     let node = graph.nodes.iter().find(|node| node.name == "evil.example:443").unwrap();
     assert_eq!(node.kind, NodeKind::Unknown);
     assert_eq!(graph.edges.len(), 4, "gateway, cart, pay, evil: {:?}", graph.edges);

@@ -65,6 +65,9 @@ fn requests_instances_and_events_are_known_from_anywhere() {
     let tree = text(&control.leno(&["graph", "test/front"]));
     assert!(tree.starts_with("gateway\n└─ test/front  "), "{tree}");
 
+    let table = text(&control.leno(&["top", "--once", "edges"]));
+    assert!(table.starts_with("CALLER ") && table.contains("\ngateway "), "{table}");
+
     // A token sees its namespaces alone.
     let token = |namespace: &str| {
         text(&control.leno(&["token", "create", "--role", "reader", "--namespace", namespace])).trim().to_owned()
@@ -187,7 +190,7 @@ fn a_follower_answers_reads_as_the_leader_does() {
     // The previous process of the same control plane is dead, which its lock proves.
     leader.kill();
     leader.start_again();
-    // While the new process takes over its own lease, nobody leads for a moment.
+    // While the new process takes over its own lease, there is no leader for a moment.
     assert!(!follower.ready().unwrap().starts_with("leads"), "no other one may take the lease");
     leader.eventually("the node to come back", |leader| leader.get("/v1/status").1["nodes"][0]["connected"] == true);
     follower.eventually("the follower to reach it", |follower| follower.get("/v1/status").0 == 200);
