@@ -14,9 +14,9 @@ use leno_identity::{CertificateDer, Membership, SpiffeId, SvidStore, TlsError};
 use leno_model::FunctionId;
 use leno_wire::v1::from_node::Message;
 use leno_wire::{
-    Capacity, Instance, JobReport, LimitDemand, Load, NodeCertificates, RevisionCounts, Subject, Version, messages,
+    Instance, JobReport, LimitDemand, Load, NodeCertificates, NodeOffer, RevisionCounts, Subject, Version, messages,
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, watch};
@@ -148,8 +148,8 @@ impl Agent {
 
     /// Reports the node's capacity for instances and the images in its cache. Without this report,
     /// the scheduler places nothing here. The agent sends only changes.
-    pub fn offer(&self, capacity: Capacity, images: BTreeSet<String>) {
-        let message = self.0.shared.state().offer(capacity, images);
+    pub fn offer(&self, offer: NodeOffer) {
+        let message = self.0.shared.state().offer(offer);
         if let Some(message) = message {
             self.0.shared.send(None, message);
         }

@@ -5,7 +5,7 @@ use leno_model::{FunctionConfig, FunctionId};
 use leno_wire::v1::from_node::Message;
 use leno_wire::v1::to_node;
 use leno_wire::{
-    Bounds, Capacity, Content, Instance, JobReport, Lease, NodeCertificates, RELEASE, Resource, Subject, Version,
+    Bounds, Content, Instance, JobReport, Lease, NodeCertificates, NodeOffer, RELEASE, Resource, Subject, Version,
     messages, v1,
 };
 use prost::Message as _;
@@ -35,7 +35,7 @@ pub(crate) struct NodeState {
     copy: Option<mpsc::Sender<Bytes>>,
     instances: BTreeMap<FunctionId, Vec<Instance>>,
     jobs: BTreeMap<FunctionId, JobReport>,
-    capacity: Option<(Capacity, BTreeSet<String>)>,
+    capacity: Option<NodeOffer>,
     /// The bounds in force.
     bounds: BTreeMap<FunctionId, Vec<Bounds>>,
     /// The last shares of rate limits.
@@ -58,7 +58,7 @@ impl NodeState {
             inbound: inbound.map(|address| address.to_string()).unwrap_or_default(),
             reports: reports.collect(),
             jobs: self.jobs.iter().map(|(job, report)| messages::job_report(job, report)).collect(),
-            capacity: self.capacity.as_ref().map(|(capacity, images)| messages::capacity(capacity, images)),
+            capacity: self.capacity.as_ref().map(messages::capacity),
             bounds: self.bounds.iter().map(messages::bounds).collect(),
             leases: self.leases.iter().map(messages::lease).collect(),
         }))
@@ -88,14 +88,13 @@ impl NodeState {
     }
 
     /// `None`: nothing has changed since the last report.
-    pub(crate) fn offer(&mut self, capacity: Capacity, images: BTreeSet<String>) -> Option<v1::FromNode> {
-        let offer = Some((capacity, images));
+    pub(crate) fn offer(&mut self, offer: NodeOffer) -> Option<v1::FromNode> {
+        let offer = Some(offer);
         if self.capacity == offer {
             return None;
         }
         self.capacity = offer;
-        let (capacity, images) = self.capacity.as_ref()?;
-        Some(from_node(Message::Capacity(messages::capacity(capacity, images))))
+        Some(from_node(Message::Capacity(messages::capacity(self.capacity.as_ref()?))))
     }
 
     /// Stores the bounds of a function that are in force; `None`: it has none any more.

@@ -1,6 +1,6 @@
 //! Views of nodes.
 
-use leno_control::{FunctionNode, NodeStatus};
+use leno_control::{FunctionNode, NodeStatus, PlacementEvent};
 use leno_wire::Bounds;
 use serde_json::{Value, json};
 
@@ -61,4 +61,14 @@ pub fn of_function(nodes: &[FunctionNode]) -> Vec<String> {
         format!("{}{bounds}{leaving}", node.node)
     };
     nodes.iter().map(text).collect()
+}
+
+/// An event of a function that lacked nodes, as a row of `leno get events`.
+pub(crate) fn placement_event(event: &PlacementEvent) -> Value {
+    json!({
+        "time": event.at_ms as f64 / 1e3,
+        "kind": "placement",
+        "function": event.function.to_string(),
+        "reason": event.reason,
+    })
 }

@@ -3,11 +3,11 @@
 use crate::error::DefinitionsError;
 use crate::history::Histories;
 use crate::job::JobDefinition;
-use crate::scheduler::Demand;
+use crate::scheduler::{Demand, JailUse};
 use leno_config::Permissions;
 use leno_identity::{SpiffeId, TrustBundle, TrustDomain};
 use leno_model::revision::{Revision, Revisions, Template};
-use leno_model::{Container, Run, Scale};
+use leno_model::{Container, Isolation, Run, Scale};
 use leno_model::{FunctionConfig, FunctionId, MeshConfig, ModuleHash, Route};
 use leno_policy::spec::{QuotaAlgorithm, RateLimit};
 use leno_wire::encoding::EncodingError;
@@ -104,9 +104,6 @@ pub(crate) struct ScaledRevision {
     pub number: u32,
     pub scale: Scale,
     pub concurrency: u32,
-    /// Maximum number of instances on one node: without jails, those with a fixed port exclude each
-    /// other.
-    pub per_node: u32,
 }
 
 impl Function {
@@ -336,6 +333,7 @@ fn demand(config: &FunctionConfig) -> Demand {
             instances: all.instances.max(before.instances),
         };
         demand.least = demand.least.saturating_add(least);
+        demand.jails = demand.jails.max(jail_use(&revision.template.run));
         demand.single = matches!(config.run, Run::Job(_));
     }
     if let Run::Command(command) = &config.run {
@@ -347,13 +345,27 @@ fn demand(config: &FunctionConfig) -> Demand {
     demand
 }
 
+/// The need of an instance for its node's jails. Containers need no jail of a program.
+fn jail_use(run: &Run) -> JailUse {
+    let (isolation, port, container) = match run {
+        Run::Command(command) => (command.isolation, command.port, &command.container),
+        Run::Job(job) => (job.process.isolation, None, &job.process.container),
+        Run::External(_) | Run::Wasm(_) | Run::Egress(_) => return JailUse::Nothing,
+    };
+    match (isolation, port) {
+        _ if container.is_some() => JailUse::Nothing,
+        (Isolation::Strict, _) => JailUse::Required,
+        (Isolation::Auto, Some(_)) => JailUse::FixedPort,
+        (Isolation::Process, Some(_)) => JailUse::SharedPort,
+        (Isolation::Auto | Isolation::Process, None) => JailUse::Nothing,
+    }
+}
+
 fn scaled(config: &FunctionConfig) -> Vec<ScaledRevision> {
     let scaled = |revision: Revision| {
-        let Run::Command(command) = &revision.template.run else { return None };
+        let Run::Command(_) = &revision.template.run else { return None };
         let Template { scale, concurrency, .. } = revision.template;
-        let shares_port = command.port.is_some() && command.isolation == leno_model::Isolation::Process;
-        let per_node = if shares_port { 1 } else { u32::MAX };
-        Some(ScaledRevision { number: revision.number, scale, concurrency, per_node })
+        Some(ScaledRevision { number: revision.number, scale, concurrency })
     };
     config.all_revisions().filter_map(scaled).collect()
 }

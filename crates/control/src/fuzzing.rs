@@ -55,8 +55,8 @@ pub fn from_node(bytes: &[u8]) {
             }
         }
         Some(from_node::Message::Capacity(sent)) => {
-            let (capacity, images) = messages::offered(sent);
-            assert_eq!(messages::offered(messages::capacity(&capacity, &images)), (capacity, images));
+            let offer = messages::offered(sent);
+            assert_eq!(messages::offered(messages::capacity(&offer)), offer);
         }
         Some(from_node::Message::Demands(sent)) => {
             if let Ok(demands) = messages::demanded(sent) {

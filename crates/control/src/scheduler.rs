@@ -42,6 +42,20 @@ pub(crate) struct Demand {
     pub single: bool,
     /// The only node that can have the function: it keeps its volumes.
     pub only: Option<String>,
+    pub jails: JailUse,
+}
+
+/// The need of an instance for its node's jails, from little to much.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum JailUse {
+    #[default]
+    Nothing,
+    /// Its port is fixed: a node without jails has one instance.
+    FixedPort,
+    /// Its port is fixed, and it is in no jail: each node has one instance.
+    SharedPort,
+    /// A node without jails has none.
+    Required,
 }
 
 /// A node's state for the scheduler.
@@ -57,6 +71,8 @@ pub(crate) struct NodeState {
     pub unschedulable: bool,
     /// Whether an operator has set its capacity.
     pub sized: bool,
+    /// It cannot put instances into jails.
+    pub without_jails: bool,
 }
 
 #[derive(Default)]
@@ -94,12 +110,22 @@ struct FunctionPlacement {
 }
 
 impl Node {
-    /// Number of further instances that fit.
-    fn free_instances(&self, instance: &Capacity) -> u32 {
+    /// Number of further instances that fit, beside those that the function has there.
+    fn free_instances(&self, demand: &Demand, reserved: u32) -> u32 {
         if self.state.unschedulable {
             return 0;
         }
-        self.state.capacity.minus(&self.used).holds(instance)
+        let fit = self.state.capacity.minus(&self.used).holds(&demand.instance);
+        fit.min(self.most_instances(demand).saturating_sub(reserved))
+    }
+
+    /// Number of instances that the node's jails permit.
+    fn most_instances(&self, demand: &Demand) -> u32 {
+        match (demand.jails, self.state.without_jails) {
+            (JailUse::Required, true) => 0,
+            (JailUse::SharedPort, _) | (JailUse::FixedPort, true) => 1,
+            _ => u32::MAX,
+        }
     }
 
     fn rank(&self) -> Rank {
@@ -248,9 +274,19 @@ impl Scheduler {
         }
     }
 
-    /// Whether a node may get another instance of this size.
-    pub(crate) fn has_capacity(&self, name: &str, instance: &Capacity) -> bool {
-        self.nodes.get(name).is_some_and(|node| !node.state.drained && node.free_instances(instance) > 0)
+    /// Whether a node may get an instance of a function that it does not have.
+    pub(crate) fn has_capacity(&self, name: &str, demand: &Demand) -> bool {
+        self.nodes.get(name).is_some_and(|node| !node.state.drained && node.free_instances(demand, 0) > 0)
+    }
+
+    /// Whether there are too few nodes for the function.
+    pub(crate) fn is_short(&self, id: &FunctionId) -> bool {
+        self.short.contains(id)
+    }
+
+    /// Functions for which there are too few nodes.
+    pub(crate) fn short(&self) -> impl Iterator<Item = &FunctionId> {
+        self.short.iter()
     }
 
     /// Puts a function that is on no node on one that has it already. Returns whether it is there
@@ -333,7 +369,7 @@ impl Scheduler {
         let (Some(placed), Some(node)) = (self.functions.get(id), self.nodes.get(name)) else { return 0 };
         match node.state.unschedulable {
             true => node.functions.get(id).copied().unwrap_or(0),
-            false => node.state.capacity.holds(&placed.demand.instance),
+            false => node.state.capacity.holds(&placed.demand.instance).min(node.most_instances(&placed.demand)),
         }
     }
 
@@ -400,7 +436,7 @@ impl Scheduler {
         let of = |name: &Arc<str>| {
             let node = self.nodes.get(name)?;
             let reserved = node.functions.get(id).copied().unwrap_or(0);
-            Some(u64::from(reserved) + u64::from(node.free_instances(&placed.demand.instance)))
+            Some(u64::from(reserved) + u64::from(node.free_instances(&placed.demand, reserved)))
         };
         on.filter_map(of).sum()
     }
@@ -428,7 +464,7 @@ impl Scheduler {
         let fits = |name: &Arc<str>| {
             let node = self.nodes.get(name)?;
             let admits = demand.only.as_ref().is_none_or(|only| **only == **name);
-            let free = !node.state.drained && !has.contains(name) && node.free_instances(&demand.instance) > 0;
+            let free = !node.state.drained && !has.contains(name) && node.free_instances(demand, 0) > 0;
             (admits && free).then_some(node)
         };
         let in_zone = |zone: &Zone| {

@@ -14,7 +14,7 @@
 //! carries out. A file imports only files before it: `effect`, `session`, `notices`, `node`,
 //! `nodes`, `catalog`, `jobs`, `hosting`, `load`, `quotas`, `scaling`, `leasing`, this file, and
 //! then the events that it handles: `publishing`, `membership`, `reports`, `delivery`, `trust`,
-//! `listing`.
+//! `placement`, `listing`.
 //!
 //! Functions are indexed by the nodes that host them, and subjects by the nodes that want them. So
 //! the cost of a change depends on the functions and nodes that it concerns, and not on how many
@@ -33,6 +33,7 @@ pub(crate) mod membership;
 mod node;
 mod nodes;
 mod notices;
+mod placement;
 mod publishing;
 mod quotas;
 mod reports;
@@ -45,6 +46,7 @@ use self::effect::Effect;
 use self::hosting::Hosting;
 use self::leasing::Leasing;
 use self::nodes::Nodes;
+use self::placement::PlacementLog;
 use self::scaling::Scaling;
 use crate::definitions::CompiledDefinitions;
 use crate::history::Histories;
@@ -61,6 +63,7 @@ pub(crate) struct State {
     hosting: Hosting,
     scaling: Scaling,
     leasing: Leasing,
+    placement_log: PlacementLog,
     /// When certificates expire, by identity and node.
     issued: BTreeMap<(SpiffeId, Arc<str>), u64>,
     /// The time of the last event, measured from any fixed moment.
@@ -70,9 +73,9 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new(compiled: CompiledDefinitions, histories: Histories) -> Self {
         let hosting = Hosting::new(!compiled.functions.is_empty());
-        let (nodes, scaling, leasing, issued, now) = Default::default();
-        let mut state =
-            Self { catalog: Catalog::new(compiled, histories), nodes, hosting, scaling, leasing, issued, now };
+        let (nodes, scaling, leasing, placement_log, issued, now) = Default::default();
+        let catalog = Catalog::new(compiled, histories);
+        let mut state = Self { catalog, nodes, hosting, scaling, leasing, placement_log, issued, now };
         for id in state.catalog.compiled.functions.keys().cloned().collect::<BTreeSet<_>>() {
             let effects = state.define(&id);
             state.carry_out(effects);

@@ -3,7 +3,7 @@
 use crate::job::JobStatus;
 use leno_identity::SpiffeId;
 use leno_model::{FunctionId, Locality};
-use leno_wire::{Bounds, Capacity, Instance, Subject, Version, messages, v1};
+use leno_wire::{Bounds, Capacity, Instance, NodeOffer, Subject, Version, messages, v1};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -46,6 +46,19 @@ pub struct FunctionStatus {
     /// Whether it is on no node, because there is none or none has capacity. It cannot be reached
     /// then.
     pub unplaced: bool,
+    /// Why it is on no node, or on fewer than it needs; `None`: it lacks none.
+    pub reason: Option<String>,
+}
+
+/// A function has no node any more or too few, or has them again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlacementEvent {
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// The function.
+    pub function: FunctionId,
+    /// What happened, and why.
+    pub reason: String,
 }
 
 /// A node that hosts a function.
@@ -280,7 +293,9 @@ impl From<&NodeStatus> for v1::Node {
             hosted: status.hosted.iter().map(FunctionId::to_string).collect(),
             rejected: status.rejected.iter().map(Into::into).collect(),
             counters: Some(status.counters.into()),
-            capacity: status.capacity.map(|capacity| messages::capacity(&capacity, &BTreeSet::new())),
+            capacity: status.capacity.map(|capacity| {
+                messages::capacity(&NodeOffer { capacity, images: BTreeSet::new(), without_jails: false })
+            }),
             instances: status.reserved,
             cordoned: status.cordoned,
             unacknowledged_seconds: status.unacknowledged_seconds,

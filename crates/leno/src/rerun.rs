@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Timeout of the node's answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What can be run again.
+/// The kinds that can be run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kind {
     /// A job that has ended.

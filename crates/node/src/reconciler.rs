@@ -26,7 +26,7 @@ use leno_proxy::shards::Shards;
 use leno_proxy::{Download, FunctionEntry, ModuleFetcher, Node};
 use leno_supervisor::Supervisor;
 use leno_telemetry::stats::Counts;
-use leno_wire::{Capacity, Resource, RevisionCounts, Subject};
+use leno_wire::{Capacity, NodeOffer, Resource, RevisionCounts, Subject};
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
@@ -57,6 +57,8 @@ pub(crate) struct Reconciler {
     pub images: Arc<Images>,
     /// The node's capacity for instances; `None`: it offers none.
     pub capacity: Option<Capacity>,
+    /// It cannot put instances into jails.
+    pub without_jails: bool,
     /// The identities to certify.
     pub wanted: watch::Sender<BTreeSet<SpiffeId>>,
     /// The identities of the node itself and, if it is a gateway, of gateways. They are certified
@@ -243,7 +245,8 @@ impl Reconciler {
     /// Reports the node's capacity and the loads of its functions, as far as they have changed.
     fn report_loads(&self, state: &mut LoopState) {
         let Some(capacity) = self.capacity else { return };
-        self.agent.offer(capacity, self.images.kept());
+        let (images, without_jails) = (self.images.kept(), self.without_jails);
+        self.agent.offer(NodeOffer { capacity, images, without_jails });
         self.agent.report_loads(&state.loads.changed(&self.supervisor));
         self.agent.report_demands(&state.demands.changed(&self.node.policy_state.limits));
     }

@@ -206,6 +206,7 @@ pub async fn start(
         hosted,
         images: images.clone(),
         capacity: join.capacity,
+        without_jails: !has_jails,
         wanted,
         own,
         gateway: join.gateway,

@@ -26,7 +26,7 @@ pub mod v1 {
 pub use job::{JobReport, JobState, run_of};
 pub use join_token::{BadNodeName, JoinToken, NoRandomness, NoToken, check_node_name};
 pub use load::{Bounds, Capacity, Lease, LimitDemand, LimitShare, Load, Observation, RevisionCounts, TERM};
-pub use messages::{MAX_REASON, NodeCertificates};
+pub use messages::{MAX_REASON, NodeCertificates, NodeOffer};
 pub use placement::Placement;
 pub use protocol::{
     AUTHORITIES, MACHINES, MAX_MESSAGE, PROTOCOLS, QUESTIONS, RELEASE, REVOKED, protocols, shared_protocol,

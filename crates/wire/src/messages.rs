@@ -165,17 +165,29 @@ pub fn counted(sent: &v1::Traffic) -> Result<FunctionTraffic, Status> {
 /// Maximum number of images that a node may report.
 const MAX_IMAGES: usize = 256;
 
-/// Encodes a node's capacity and the images in its cache.
-pub fn capacity(capacity: &Capacity, images: &BTreeSet<String>) -> v1::Capacity {
-    let Capacity { cpu_millis, memory, instances } = *capacity;
-    let images = images.iter().take(MAX_IMAGES).cloned().collect();
-    v1::Capacity { cpu_millis, memory_bytes: memory, instances, images }
+/// The offer of a node to instances.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeOffer {
+    /// Its capacity.
+    pub capacity: Capacity,
+    /// The images in its cache.
+    pub images: BTreeSet<String>,
+    /// It cannot put instances into jails.
+    pub without_jails: bool,
 }
 
-/// Decodes a node's capacity and the images in its cache.
-pub fn offered(sent: v1::Capacity) -> (Capacity, BTreeSet<String>) {
-    let v1::Capacity { cpu_millis, memory_bytes, instances, images } = sent;
-    (Capacity { cpu_millis, memory: memory_bytes, instances }, images.into_iter().take(MAX_IMAGES).collect())
+/// Encodes a node's offer.
+pub fn capacity(NodeOffer { capacity, images, without_jails }: &NodeOffer) -> v1::Capacity {
+    let Capacity { cpu_millis, memory, instances } = *capacity;
+    let images = images.iter().take(MAX_IMAGES).cloned().collect();
+    v1::Capacity { cpu_millis, memory_bytes: memory, instances, images, without_jails: *without_jails }
+}
+
+/// Decodes a node's offer.
+pub fn offered(sent: v1::Capacity) -> NodeOffer {
+    let v1::Capacity { cpu_millis, memory_bytes, instances, images, without_jails } = sent;
+    let capacity = Capacity { cpu_millis, memory: memory_bytes, instances };
+    NodeOffer { capacity, images: images.into_iter().take(MAX_IMAGES).collect(), without_jails }
 }
 
 /// Encodes the bounds of a function.

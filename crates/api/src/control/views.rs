@@ -5,7 +5,7 @@ use super::queries::{MAX_NODES, why_not};
 use super::service::Service;
 use super::tokens::Caller;
 use super::types::{Refusal, Role};
-use crate::{jobs, revisions};
+use crate::{jobs, nodes, revisions};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -172,8 +172,8 @@ fn row_of(function: &FunctionStatus, progress: Vec<Value>, rejected: Option<Stri
     let least: u32 = function.nodes.iter().flat_map(|node| &node.bounds).map(|bounds| bounds.least).sum();
     let (state, reason) = match told {
         _ if rejected.is_some() => ("failed", rejected),
-        _ if function.unplaced => ("unplaced", Some("no node has a place for it".to_owned())),
-        told if ready > 0 => ("ready", told),
+        _ if function.unplaced => ("unplaced", function.reason.clone()),
+        told if ready > 0 => ("ready", told.or_else(|| function.reason.clone())),
         Some(reason) if failure.is_some_and(is_final) => ("failed", Some(reason)),
         Some(reason) => ("failing", Some(reason)),
         None if of_latest.is_empty() => ("starting", None),
@@ -261,6 +261,8 @@ pub(super) async fn events(
         let rollouts: Vec<RolloutEvent> = control.rollout_events();
         let rollouts = rollouts.iter().filter(|event| caller.may_know(&event.function));
         page.rows.extend(rollouts.map(revisions::event));
+        let placements = control.placement_events().into_iter().filter(|event| caller.may_know(&event.function));
+        page.rows.extend(placements.map(|event| nodes::placement_event(&event)));
         let mut jobs: Vec<JobStatus> = service.statuses.of(&control).await.jobs;
         jobs.retain(|job| caller.may_know(&job.job));
         page.rows.extend(jobs::events(&jobs));

@@ -6,7 +6,7 @@ use super::world::{INSTANCE_MIB, World};
 use anyhow::{Context, bail, ensure};
 use leno_agent::{Agent, BACKOFF, Change, Connection, JoinOptions, Options, Updates, enrol, join};
 use leno_model::{FunctionId, InstanceState};
-use leno_wire::{Capacity, Instance, Load, Observation, Resource, Subject};
+use leno_wire::{Capacity, Instance, Load, NodeOffer, Observation, Resource, Subject};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -77,7 +77,8 @@ impl Agents {
     /// All nodes offer capacity for one instance of any function.
     pub(super) fn offer(&self) {
         let capacity = Capacity { cpu_millis: 1 << 20, memory: (INSTANCE_MIB << 20) * 3 / 2, instances: 1 << 20 };
-        self.nodes.iter().for_each(|node| node.offer(capacity, BTreeSet::new()));
+        let offer = NodeOffer { capacity, images: BTreeSet::new(), without_jails: false };
+        self.nodes.iter().for_each(|node| node.offer(offer.clone()));
     }
 
     /// Bytes on the new node's connection so far.

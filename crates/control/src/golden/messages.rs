@@ -42,11 +42,16 @@ fn golden_messages_are_read_and_written_as_they_were() {
         memory_bytes: 4 << 30,
         instances: 100,
         images: vec!["shop@sha256:00".to_owned()],
+        without_jails: false,
     };
     let bounds = vec![v1::FunctionBounds {
         function: "shop/checkout".to_owned(),
         bounds: vec![v1::Bounds { revision: 3, least: 1, most: 4 }],
     }];
+    from_node(
+        "capacity-without-jails",
+        from_node::Message::Capacity(v1::Capacity { without_jails: true, ..capacity.clone() }),
+    );
     let placed = v1::Hello { capacity: Some(capacity.clone()), bounds, ..hello() };
     from_node("hello-placed", from_node::Message::Hello(placed));
     let shares = vec![v1::LimitShare { limit: "p/rateLimits/all".to_owned(), parts: 360_360 }];

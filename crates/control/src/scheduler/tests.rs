@@ -296,3 +296,23 @@ fn an_unschedulable_node_gets_nothing_new() {
     scheduler.set_node(&name(0), node(10, "a"));
     assert!(scheduler.is_on(&first, &name(0)) && scheduler.is_on(&second, &name(0)));
 }
+
+#[test]
+fn nodes_without_jails_get_one_instance_of_a_fixed_port_and_none_that_needs_a_jail() {
+    let without_jails = || NodeState { without_jails: true, ..node(10, "a") };
+    let mut scheduler = Scheduler::default();
+    (0..2).for_each(|number| drop(scheduler.set_node(&name(number), without_jails())));
+    let fixed = Demand { jails: JailUse::FixedPort, ..demand(0) };
+    scheduler.set_function(&id(0), fixed.clone(), false);
+    assert_eq!(scheduler.holds(&id(0), &placed(&scheduler, 0)[0].to_owned()), 1);
+    scheduler.set_desired(&id(0), 3);
+    assert!(placed(&scheduler, 0).len() == 2 && scheduler.is_short(&id(0)), "one on each, and one is missing");
+    scheduler.set_function(&id(1), Demand { jails: JailUse::Required, ..demand(0) }, false);
+    assert!(placed(&scheduler, 1).is_empty() && scheduler.is_short(&id(1)));
+    // A node with jails has the rest.
+    scheduler.set_node(&name(2), node(10, "a"));
+    assert!(scheduler.is_on(&id(0), "node-002"));
+    assert_eq!(placed(&scheduler, 1), ["node-002"]);
+    assert_eq!(scheduler.holds(&id(0), "node-002"), 10);
+    assert_eq!(scheduler.short().count(), 0);
+}

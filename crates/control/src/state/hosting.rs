@@ -210,6 +210,7 @@ impl Hosting {
                     drained: node.cordon == Cordon::Drained,
                     unschedulable: node.behind || node.cordon == Cordon::Cordoned,
                     sized: !node.limits.are_default(),
+                    without_jails: node.without_jails,
                 };
                 Effect::moved(self.scheduler.set_node(name, state)).into_iter().collect()
             }

@@ -234,7 +234,7 @@ impl Jobs {
         let chosen = able.min_by_key(|(name, _)| rank(name)).map(|(name, _)| name.clone());
         chosen.or_else(|| {
             let demand = compiled.functions.get(id)?.demand.clone();
-            if let Some(previous) = previous.filter(|previous| scheduler.has_capacity(previous, &demand.instance)) {
+            if let Some(previous) = previous.filter(|previous| scheduler.has_capacity(previous, &demand)) {
                 scheduler.set_function(id, demand.clone(), true);
                 scheduler.adopt(id, &previous);
             }

@@ -109,6 +109,7 @@ impl State {
             revisions: revisions.unwrap_or_default(),
             nodes: self.hosting.hosts(id).map(hosting).collect(),
             unplaced: self.hosting.hosts(id).next().is_none(),
+            reason: self.placement_problem(id, function),
         })
     }
 

@@ -6,7 +6,7 @@ use super::node::{Node, ready};
 use super::session::Session;
 use crate::admission::{Admission, CapacityLimits, Cordon};
 use leno_model::FunctionId;
-use leno_wire::{Bounds, Capacity, Instance, JobReport, Lease, Placement, Subject, Version};
+use leno_wire::{Bounds, Instance, JobReport, Lease, NodeOffer, Placement, Subject, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
@@ -39,7 +39,7 @@ pub(crate) struct Hello {
     pub inbound: Option<SocketAddr>,
     pub instances: BTreeMap<FunctionId, Vec<Instance>>,
     pub jobs: Vec<(FunctionId, JobReport)>,
-    pub capacity: Option<(Capacity, BTreeSet<String>)>,
+    pub capacity: Option<NodeOffer>,
     pub bounds: Vec<(FunctionId, Vec<Bounds>)>,
     pub leases: Vec<(FunctionId, Lease)>,
     /// The version of the protocol on the stream, and the node's release.
@@ -209,8 +209,7 @@ impl State {
         let moved = (node.present, node.inbound) != (true, inbound);
         node.inbound = inbound;
         node.present = true;
-        (node.claimed, node.images) = capacity.map_or((None, BTreeSet::new()), |(offer, images)| (Some(offer), images));
-        node.cap();
+        node.take_offer(capacity);
         node.session = Some(session);
         self.nodes.located(&name, from, at);
         self.offer(&name);

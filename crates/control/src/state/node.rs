@@ -4,7 +4,7 @@ use super::session::Session;
 use crate::admission::{Admission, CapacityLimits, Cordon};
 use crate::status::Counters;
 use leno_model::{FunctionId, InstanceState};
-use leno_wire::{Capacity, Instance, NodeCertificates, Placement, Subject, Version};
+use leno_wire::{Capacity, Instance, NodeCertificates, NodeOffer, Placement, Subject, Version};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
@@ -26,6 +26,8 @@ pub(super) struct Node {
     pub claimed: Option<Capacity>,
     pub limits: CapacityLimits,
     pub images: BTreeSet<String>,
+    /// It cannot put instances into jails.
+    pub without_jails: bool,
     pub instances: BTreeMap<FunctionId, Vec<Instance>>,
     /// The functions that it hosts.
     pub hosted: BTreeSet<FunctionId>,
@@ -70,6 +72,7 @@ impl Node {
             claimed: None,
             limits: CapacityLimits::default(),
             images: BTreeSet::new(),
+            without_jails: false,
             instances: BTreeMap::new(),
             hosted: BTreeSet::new(),
             session: None,
@@ -83,6 +86,14 @@ impl Node {
             proof: None,
             away_since: None,
         }
+    }
+
+    /// Stores the node's offer; `None`: nothing.
+    pub(super) fn take_offer(&mut self, offer: Option<NodeOffer>) {
+        self.claimed = offer.as_ref().map(|offer| offer.capacity);
+        self.without_jails = offer.as_ref().is_some_and(|offer| offer.without_jails);
+        self.images = offer.map(|offer| offer.images).unwrap_or_default();
+        self.cap();
     }
 
     /// Caps the reported capacity.

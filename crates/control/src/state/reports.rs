@@ -8,8 +8,8 @@ use crate::history::{Histories, History};
 use crate::job::{JobEvent, Outcome};
 use crate::status::Counters;
 use leno_model::FunctionId;
-use leno_wire::{Capacity, Instance, JobReport, JobState, LimitDemand, Load, RevisionCounts};
-use std::collections::{BTreeMap, BTreeSet};
+use leno_wire::{Instance, JobReport, JobState, LimitDemand, Load, NodeOffer, RevisionCounts};
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 impl State {
@@ -42,11 +42,10 @@ impl State {
     }
 
     /// Applies a node's report of its capacity and the images in its cache.
-    pub(crate) fn offers(&mut self, name: &str, number: u64, (capacity, images): (Capacity, BTreeSet<String>)) {
+    pub(crate) fn offers(&mut self, name: &str, number: u64, offer: NodeOffer) {
         let Some(name) = self.connected(name, number) else { return };
         if let Some(node) = self.nodes.all.get_mut(&name) {
-            (node.claimed, node.images) = (Some(capacity), images);
-            node.cap();
+            node.take_offer(Some(offer));
         }
         self.offer(&name);
         self.carry_out([Effect::PlaceJobs]);

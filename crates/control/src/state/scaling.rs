@@ -255,10 +255,7 @@ fn targets(
         let kept = staying.values().flatten().filter(|bounds| bounds.revision == *number);
         let kept: u64 = kept.map(|bounds| u64::from(bounds.most)).sum();
         let max = u32::try_from(u64::from(max).saturating_sub(kept)).unwrap_or(0);
-        let share = |name: &Arc<str>| Share {
-            holds: scheduler.holds(id, name).min(load.settings.per_node),
-            wants: load.wants(name),
-        };
+        let share = |name: &Arc<str>| Share { holds: scheduler.holds(id, name), wants: load.wants(name) };
         let shares: Vec<_> = names.iter().map(share).collect();
         for (name, (least, most)) in names.iter().zip(bounds::divide(scale.min, max, &shares)) {
             if let Some(target) = targets.get_mut(name) {

@@ -15,7 +15,9 @@ use crate::admission::Admission;
 use crate::definitions::Definitions;
 use crate::history::Histories;
 use leno_model::{FunctionConfig, InstanceState};
-use leno_wire::{Bounds, Capacity, Content, Endpoint, Instance, Placement, Resource, Subject, Version, messages, v1};
+use leno_wire::{
+    Bounds, Capacity, Content, Endpoint, Instance, NodeOffer, Placement, Resource, Subject, Version, messages, v1,
+};
 use std::collections::VecDeque;
 use std::mem;
 use std::net::{IpAddr, SocketAddr};

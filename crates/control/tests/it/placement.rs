@@ -11,7 +11,7 @@ use leno_model::{Command, Isolation, Readiness, Resources, Run, Scale};
 use leno_policy::quota::PARTS;
 use leno_policy::spec::{Counts, QuotaAlgorithm, RateLimit};
 use leno_testkit::eventually_async;
-use leno_wire::{Bounds, Capacity, Endpoint, LimitDemand, Resource, Subject};
+use leno_wire::{Bounds, Capacity, Endpoint, LimitDemand, NodeOffer, Resource, Subject};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -64,7 +64,8 @@ impl Node {
     async fn join(control: &Control, served: &TestServer, member: &Membership, port: u16) -> Self {
         let (agent, updates) = node(served, member, port);
         agent.subscribe([Subject::Hosted]);
-        agent.offer(Capacity { cpu_millis: 4000, memory: 4 << 30, instances: 10 }, BTreeSet::new());
+        let capacity = Capacity { cpu_millis: 4000, memory: 4 << 30, instances: 10 };
+        agent.offer(NodeOffer { capacity, images: BTreeSet::new(), without_jails: false });
         connected(&agent).await;
         let joined = || {
             control.status().nodes.iter().any(|node| {

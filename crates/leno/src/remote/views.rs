@@ -55,7 +55,7 @@ pub(super) fn wait(
     timeout: Duration,
 ) -> Result<ExitCode> {
     let until = Instant::now() + timeout;
-    let mut told = BTreeSet::new();
+    let (mut told, mut told_reasons) = (BTreeSet::new(), BTreeSet::new());
     loop {
         let page: ViewPage = connection.get("/v1/functions")?;
         let status: Value = connection.get("/v1/status")?;
@@ -79,7 +79,13 @@ pub(super) fn wait(
                     }
                 }
                 "failed" => bail!("{}", shown(&line)),
-                _ => waiting.push(line),
+                _ => {
+                    // It may wait for somebody, for instance for a node with its volumes.
+                    if state == "unplaced" && told_reasons.insert(line.clone()) {
+                        eprintln!("leno: {}", shown(&line));
+                    }
+                    waiting.push(line);
+                }
             }
         }
         if waiting.is_empty() {

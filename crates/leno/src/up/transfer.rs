@@ -1,5 +1,5 @@
-//! What a hot restart of `leno up` transfers beside the node: the listener of the control plane, and
-//! its state.
+//! The parts beside the node that a hot restart of `leno up` transfers: the control plane's listener
+//! and state.
 
 use crate::hot_restart::{ChildProcess, ChildStarter, TransferredState};
 use anyhow::{Context, Result};

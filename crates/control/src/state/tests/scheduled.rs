@@ -121,7 +121,7 @@ impl Mesh {
             subscribe: vec![Subject::Hosted],
             held: end.held.iter().map(|(subject, version)| (subject.clone(), *version)).collect(),
             inbound: Some(SocketAddr::from(([127, 0, 0, 1], 1000))),
-            capacity: Some((CAPACITY, BTreeSet::new())),
+            capacity: Some(NodeOffer { capacity: CAPACITY, images: BTreeSet::new(), without_jails: false }),
             bounds: end.bounds.clone().into_iter().collect(),
             ..Hello::default()
         };
@@ -449,4 +449,44 @@ fn callers_keep_the_endpoints_of_a_node_that_is_lost_until_another_one_has_the_f
         assert!(told(&mut mesh));
         assert_eq!(mesh.state.endpoints(of_caller, &callee).len(), 1);
     }
+}
+
+#[test]
+fn a_function_whose_volumes_are_on_a_node_that_is_away_says_so() {
+    let bundle = Authority::new(&configs::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
+    let mut mesh = Mesh::new(&bundle);
+    NODES.iter().for_each(|name| mesh.connect(name));
+    let [other, keeper, _] = NODES;
+    let mut config = command("volumes/db", &[], Scale { min: 1, max: 1, ..Scale::default() });
+    let Run::Command(run) = &mut config.run else { panic!("it is a command") };
+    run.persistent = vec![leno_model::PersistentVolume {
+        name: "data".to_owned(),
+        path: "/data".into(),
+        size: 1 << 20,
+        shared: false,
+        node: Some(keeper.to_owned()),
+    }];
+    let history = mesh.state.histories().record_one(&config, 0).unwrap();
+    let prepared = mesh.state.prepare_put(&config, &configs::DOMAIN.parse().unwrap()).unwrap();
+    mesh.state.put(prepared, history);
+    let id = config.id;
+    let told = |mesh: &mut Mesh, at_ms: u64| {
+        mesh.state.note_placement_problems(at_ms);
+        let status = mesh.state.status().functions.into_iter().find(|status| status.function == id).unwrap();
+        let last = mesh.state.placement_events().pop().map(|event| (event.at_ms, event.reason));
+        (status.unplaced, status.reason, last)
+    };
+    assert_eq!(told(&mut mesh, 1), (false, None, None));
+    let session = mesh.ends[keeper].session.unwrap();
+    mesh.state.disconnect(keeper, session);
+    let _ = mesh.state.forget(keeper, session, Wait::Last);
+    let away = format!("its volumes are on node {keeper}, which is away");
+    assert_eq!(told(&mut mesh, 2), (true, Some(away.clone()), Some((2, away.clone()))));
+    assert!(!mesh.state.nodes.all[other].hosted.contains(&id));
+    assert_eq!(told(&mut mesh, 3).2, Some((2, away)), "it is said once");
+    mesh.connect(keeper);
+    let (unplaced, reason, event) = told(&mut mesh, 4);
+    assert_eq!((unplaced, reason, event), (false, None, Some((4, format!("it has its nodes again: {keeper}")))));
+    mesh.state.expel(keeper);
+    assert!(told(&mut mesh, 5).1.unwrap().ends_with("which is no node of this mesh"));
 }

@@ -1,6 +1,7 @@
 //! Volumes on the disk of one of several nodes.
 
 use super::*;
+use leno_testkit::control::text;
 use leno_testkit::mesh::intruder;
 use std::path::PathBuf;
 
@@ -32,7 +33,7 @@ fn a_volume_stays_with_its_node_through_an_upgrade_and_a_loss() {
         intruder().display(),
         folder.path().display()
     );
-    control.apply(&(keeper + &policy("open", "keeper", ALLOW_ALL)));
+    control.apply(&(keeper.clone() + &policy("open", "keeper", ALLOW_ALL)));
     let body = |path: &str| gateway.get(path).filter(|answer| answer.status == 200).map(|answer| answer.body);
     let written = eventually("an instance that writes", || body("/write/~data~file"));
     assert!(written.starts_with("done"), "{written}");
@@ -49,6 +50,15 @@ fn a_volume_stays_with_its_node_through_an_upgrade_and_a_loss() {
     one.pid = None;
     eventually("the loss of the node", || nodes_of(&control, "test/keeper").is_empty().then_some(()));
     assert_eq!(status(gateway.get("/list/~data")), Some(503));
+    // The listing, the events and the answer to a change name the node.
+    let away = "its volumes are on node one, which is away";
+    let listed = |what: &str| text(&control.leno(&["get", what, "--json"]));
+    eventually("the reason", || listed("functions").contains(away).then_some(()));
+    eventually("the event", || listed("events").contains(away).then_some(()));
+    let waited = control.leno_with(&["apply", "-f", "-", "--wait", "--timeout", "1s"], &keeper);
+    let told = String::from_utf8(waited.stderr).unwrap();
+    assert!(told.contains(&format!("test/keeper unplaced: {away}")), "{told}");
     one.node.start_again();
     eventually("the volume after the return of the node", kept);
+    eventually("its event", || listed("events").contains("it has its nodes again: one").then_some(()));
 }
