@@ -355,7 +355,9 @@ impl History {
                 others.push(self.revision(config, target.revision)?);
             }
         }
-        resolved.revisions.names = self.names([primary].into_iter().chain(others.iter().map(|other| other.number)));
+        if config.revisions.plan.is_named() {
+            resolved.revisions.names = self.names([primary].into_iter().chain(others.iter().map(|other| other.number)));
+        }
         resolved.revisions.split = (!others.is_empty()).then(|| Box::new(Split { targets, others }));
         resolved.revisions.plan.declared.clear();
         Ok(resolved)

@@ -102,11 +102,15 @@ pub(super) fn reported_by_writer<T>(
     Some(compiled)
 }
 
-/// The function's fields, with those of the element in their place.
+/// The function's fields, with those of the element in their place. Null takes a field away.
 fn merged(function: &Node, element: &Node) -> Option<Node> {
     let (Value::Map(own), Value::Map(overrides)) = (&function.value, &element.value) else { return None };
     let mut entries: Vec<_> = own.iter().filter(|(key, _)| key.text != "revisions").cloned().collect();
     for (key, node) in overrides.iter().filter(|(key, _)| key.text != "name") {
+        if node.is_null() {
+            entries.retain(|(own, _)| own.text != key.text);
+            continue;
+        }
         match entries.iter_mut().find(|(own, _)| own.text == key.text) {
             Some((_, Node { value: Value::Map(own), .. })) if is_merged(&key.text) => {
                 let Value::Map(others) = &node.value else { continue };

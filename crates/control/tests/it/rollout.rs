@@ -4,9 +4,9 @@
 use crate::support::configs::{config, function};
 use crate::support::*;
 use leno_agent::{Agent, Change, Updates};
-use leno_control::{Control, RolloutEvent, Store};
+use leno_control::{Control, RolloutAction, RolloutEvent, Store, Transaction};
 use leno_model::FunctionConfig;
-use leno_model::revision::{Plan, Revisions, Rollout};
+use leno_model::revision::{DeclaredRevision, Plan, Revisions, Rollout, Target};
 use leno_testkit::eventually_async;
 use leno_wire::{Resource, RevisionCounts, Subject};
 use std::path::Path;
@@ -123,4 +123,47 @@ async fn a_good_revision_goes_step_by_step_and_a_bad_one_back() {
     assert_eq!(percents(&control), expected);
     drop(control);
     assert_eq!(percents(&control_at(&path)), expected);
+}
+
+/// Two declared revisions with 60 and 40 per cent, and these contents.
+fn named(contents: [u32; 2]) -> FunctionConfig {
+    let mut config = with_content(0);
+    for (name, percent, content) in [("one", 60, contents[0]), ("two", 40, contents[1])] {
+        let (name, template) = (name.to_owned(), with_content(content).template());
+        let plan = &mut config.revisions.plan;
+        plan.traffic.push(Target { name: Some(name.clone()), percent, ..Target::default() });
+        plan.declared.push(DeclaredRevision { name, template });
+    }
+    config
+}
+
+#[tokio::test]
+async fn each_name_has_its_own_rollout_which_a_pause_holds_and_does_not_protect() {
+    let control = control_with(Store::memory(), leno_control::Options::default());
+    let served = TestServer::start(&control).await;
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
+    agent.subscribe([Subject::Hosted]);
+    connected(&agent).await;
+    control.publish(&definitions([named([1, 2])])).unwrap();
+    assert_eq!(shares(&mut updates).await, (1, vec![(1, 60), (2, 40)]));
+    // A change of the function's own fields changes all names. A step is a part of each share.
+    control.publish(&definitions([named([3, 4])])).unwrap();
+    assert_eq!(shares(&mut updates).await, (1, vec![(3, 6), (1, 54), (4, 4), (2, 36)]));
+    let steer = |action: RolloutAction| {
+        control.steer(&function(ORDERS), &action, "the test", Some(Transaction::default())).unwrap().unwrap();
+    };
+    steer(RolloutAction::Pause);
+    report(&agent, &[(1, 0, 0), (2, 0, 0), (3, 0, 0), (4, 0, 0)]);
+    // The first would advance, and the second one is rolled back.
+    report(&agent, &[(1, 90, 0), (2, 90, 0), (3, 20, 0), (4, 20, 9)]);
+    assert_eq!(shares(&mut updates).await, (1, vec![(3, 6), (1, 54), (2, 40)]));
+    assert_eq!(failures(&control).iter().map(Option::is_some).collect::<Vec<_>>(), [false, false, false, true]);
+    steer(RolloutAction::Resume);
+    assert_eq!(shares(&mut updates).await, (1, vec![(3, 30), (1, 30), (2, 40)]));
+    steer(RolloutAction::Promote(None));
+    assert_eq!(shares(&mut updates).await, (3, vec![(3, 60), (2, 40)]));
+    let events = control.rollout_events();
+    let last = events.last().unwrap();
+    assert_eq!((&*last.revision, last.from, last.to), ("order-service-00003 (one)", 50, 100));
 }

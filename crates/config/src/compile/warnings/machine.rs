@@ -38,12 +38,7 @@ impl Mesh<'_> {
     pub(super) fn files(&self, id: &FunctionId, root: &Scope<'_>) {
         let Some(function) = self.functions.get(id).filter(|function| function.origin == Origin::File) else { return };
         let spec = root.field("spec");
-        if function.plan.declared.is_empty() {
-            run_files(&function.run, &spec);
-        }
-        for (index, declared) in function.plan.declared.iter().enumerate() {
-            revisions::reported_by_writer(&spec, index, |scope| run_files(&declared.template.run, scope));
-        }
+        each_run(function, &spec, run_files);
     }
 
     /// Fixed ports that two programs of a machine would have. In a jail each instance has its own
@@ -54,20 +49,7 @@ impl Mesh<'_> {
             let Some(function) = self.functions.get(id) else { continue };
             let root = self.documents.functions[*index].scope(&self.found);
             let spec = root.field("spec");
-            if let Run::External(addresses) = &function.run {
-                let list = spec.field("external");
-                let list = list.field("addresses");
-                for (position, address) in addresses.iter().enumerate() {
-                    let itself = |(_, own): &&(&str, SocketAddr)| {
-                        own.port() == address.port()
-                            && (own.ip() == address.ip() || (own.ip().is_unspecified() && address.ip().is_loopback()))
-                    };
-                    if let Some((name, _)) = listeners.iter().find(itself) {
-                        let message = format!("{address} is the mesh's own `{name}`: requests would come back to it");
-                        list.element(position).problem(message, "name the address of the program itself");
-                    }
-                }
-            }
+            each_run(function, &spec, |run, scope| own_addresses(run, scope, listeners));
             let Some((port, field)) = unjailed_port(function).map(|port| (port, spec.field("port"))) else { continue };
             if let Some((name, _)) = listeners.iter().find(|(_, own)| own.port() == port) {
                 let message = format!("port {port} is the mesh's own (`{name}` of the Mesh document)");
@@ -80,6 +62,33 @@ impl Mesh<'_> {
                 }
                 None => drop(taken.insert(port, id)),
             }
+        }
+    }
+}
+
+/// Looks at the run of each declared revision with its fields, or else at the function's own.
+fn each_run(function: &Function, spec: &Scope<'_>, look: impl Fn(&Run, &Scope<'_>)) {
+    if function.plan.declared.is_empty() {
+        look(&function.run, spec);
+    }
+    for (index, declared) in function.plan.declared.iter().enumerate() {
+        revisions::reported_by_writer(spec, index, |scope| look(&declared.template.run, scope));
+    }
+}
+
+/// External instances that are the mesh itself.
+fn own_addresses(run: &Run, spec: &Scope<'_>, listeners: &[(&str, SocketAddr)]) {
+    let Run::External(addresses) = run else { return };
+    let external = spec.field("external");
+    let list = external.field("addresses");
+    for (position, address) in addresses.iter().enumerate() {
+        let itself = |(_, own): &&(&str, SocketAddr)| {
+            own.port() == address.port()
+                && (own.ip() == address.ip() || (own.ip().is_unspecified() && address.ip().is_loopback()))
+        };
+        if let Some((name, _)) = listeners.iter().find(itself) {
+            let message = format!("{address} is the mesh's own `{name}`: requests would come back to it");
+            list.element(position).problem(message, "name the address of the program itself");
         }
     }
 }

@@ -404,15 +404,11 @@ impl<'a> Mesh<'a> {
 
     /// Volumes that another function has too, although one instance may have them at a time.
     fn volumes(&self, id: &FunctionId, function: &Function, spec: &Scope<'_>) {
-        let Run::Command(command) = &function.run else { return };
-        for volume in &command.persistent {
+        for volume in volumes_of(function) {
             let has = |(other, function): &(&FunctionId, &Function)| {
-                let Run::Command(command) = &function.run else { return false };
                 let same = |own: &&PersistentVolume| own.name == volume.name;
                 let sole = |own: &PersistentVolume| !own.shared || !volume.shared;
-                *other != id
-                    && other.namespace == id.namespace
-                    && command.persistent.iter().find(same).is_some_and(sole)
+                *other != id && other.namespace == id.namespace && volumes_of(function).find(same).is_some_and(sole)
             };
             if let Some((other, _)) = self.functions.iter().find(has) {
                 let message =
@@ -490,6 +486,15 @@ impl<'a> Mesh<'a> {
             }
         }
     }
+}
+
+/// The volumes on disk of a function's revisions.
+fn volumes_of(function: &Function) -> impl Iterator<Item = &PersistentVolume> {
+    let commands = function.runs().filter_map(|(_, run, _)| match run {
+        Run::Command(command) => Some(command),
+        Run::External(_) | Run::Wasm(_) | Run::Job(_) | Run::Egress(_) => None,
+    });
+    commands.flat_map(|command| &command.persistent)
 }
 
 /// `a`, `b` or `c`; of more than three, the first three.
