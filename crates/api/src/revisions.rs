@@ -72,7 +72,8 @@ impl DeclaredNames {
             let names = entry.config.revisions.names.iter().cloned();
             names.map(move |(number, name)| ((id.clone(), number), name)).collect::<Vec<_>>()
         };
-        Self(snapshot.functions.values().flat_map(of).collect())
+        let named = snapshot.functions.values().filter(|entry| !entry.config.revisions.names.is_empty());
+        Self(named.flat_map(of).collect())
     }
 
     /// The revision in words, such as `checkout-00003 (stable)`.
