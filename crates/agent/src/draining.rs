@@ -34,7 +34,7 @@ impl DrainingProcess {
             let subject = messages::subject(resource.subject.as_ref())?;
             let known = state.held().get(&subject);
             let is_wanted = match &subject {
-                Subject::FunctionConfig(_) => known.is_some(),
+                Subject::FunctionConfig(_) | Subject::Secrets(_) => known.is_some(),
                 Subject::Bundle | Subject::Module(_) | Subject::Endpoints(_) | Subject::Route(_) => true,
                 Subject::Mesh | Subject::Routes | Subject::Hosted | Subject::Scale(_) | Subject::Quota(_) => false,
             };
@@ -43,7 +43,7 @@ impl DrainingProcess {
             }
         }
         delta.resources = resources;
-        let kinds = [v1::Kind::Slice, v1::Kind::Endpoints, v1::Kind::Route];
+        let kinds = [v1::Kind::Slice, v1::Kind::Secrets, v1::Kind::Endpoints, v1::Kind::Route];
         delta.removed.retain(|subject| kinds.contains(&subject.kind()));
         Ok(delta)
     }

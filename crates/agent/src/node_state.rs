@@ -53,8 +53,14 @@ impl NodeState {
             release: RELEASE.to_owned(),
             protocols: Some(leno_wire::protocols()),
             subscribe: self.subscribed.iter().map(Into::into).collect(),
-            // Each stream delivers shares anew, because a term may have ended meanwhile.
-            held: self.held.iter().filter(|held| !matches!(held.0, Subject::Quota(_))).map(messages::held).collect(),
+            // Each stream delivers shares anew, because a term may have ended meanwhile. Control
+            // planes of older releases know of no stored secrets.
+            held: self
+                .held
+                .iter()
+                .filter(|held| !matches!(held.0, Subject::Quota(_) | Subject::Secrets(_)))
+                .map(messages::held)
+                .collect(),
             inbound: inbound.map(|address| address.to_string()).unwrap_or_default(),
             reports: reports.collect(),
             jobs: self.jobs.iter().map(|(job, report)| messages::job_report(job, report)).collect(),
@@ -129,13 +135,21 @@ impl NodeState {
         for (subject, content) in changes {
             match content {
                 // Copied, because the payload is a slice of its whole message.
-                Some(Content { version, payload }) => {
-                    self.payloads.insert(subject.clone(), Bytes::copy_from_slice(&payload));
+                Some(content @ Content { version, .. }) => {
+                    self.payloads.insert(subject.clone(), content.copy_payload(&subject));
                     self.held.insert(subject, version);
                 }
                 None => {
-                    self.payloads.remove(&subject);
-                    self.held.remove(&subject);
+                    // The secrets of a function do not outlive its configuration, which counts on
+                    // each stream.
+                    let secrets = match &subject {
+                        Subject::FunctionConfig(id) => Some(Subject::Secrets(id.clone())),
+                        _ => None,
+                    };
+                    for subject in secrets.iter().chain([&subject]) {
+                        self.payloads.remove(subject);
+                        self.held.remove(subject);
+                    }
                 }
             }
         }

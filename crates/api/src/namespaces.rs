@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// A row of `leno get namespaces` of a control plane.
 pub fn row_of(status: &NamespaceStatus) -> Value {
-    let NamespaceStatus { namespace, functions, instances, rules, document_bytes, hosts, engines, node } = status;
+    let NamespaceStatus { namespace, functions, instances, rules, document_bytes, hosts, engines, node, .. } = status;
     json!({
         "namespace": namespace,
         "functions": share(*functions),
@@ -17,6 +17,8 @@ pub fn row_of(status: &NamespaceStatus) -> Value {
         "instances_on_a_node": node.instances,
         "rules": share(*rules),
         "document_bytes": share(*document_bytes),
+        "secrets": share(status.secrets),
+        "secret_bytes": share(status.secret_bytes),
         "hosts": hosts,
         "engines": engines,
         "pids": node.pids,

@@ -130,6 +130,7 @@ fn read(path: &Path) -> anyhow::Result<Definitions> {
         configs,
         modules: snapshot.modules().clone(),
         permissions: snapshot.permissions(),
+        secrets: None,
     })
 }
 

@@ -2,10 +2,12 @@
 //!
 //! A document is read once. All compilations that it takes part in share the parsed document.
 
-use crate::document::{Metadata, PolicySpec};
+use crate::compile::stored_secret;
+use crate::document::{Metadata, PolicySpec, RedactedValue};
 use crate::foreign::{ForeignDocument, ForeignKind};
 use crate::load::{self, AnyDocument, broken_document, parse};
-use crate::problem::{Origin, Problem};
+use crate::problem::{Origin, Problem, Scope};
+use crate::secrets::KeySummary;
 use crate::yaml::{self, Mark, Node};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -13,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// The name of a document. It is unique in a mesh.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -43,9 +46,17 @@ pub enum Reach {
     Mesh,
 }
 
+/// The content of a StoredSecret that is to be stored.
+pub struct SecretDocument<'a> {
+    /// Its labels.
+    pub labels: &'a BTreeMap<String, String>,
+    /// Its values, by key.
+    pub values: BTreeMap<String, Zeroizing<Vec<u8>>>,
+}
+
 impl DocumentId {
     /// The kinds that a document may be of.
-    pub const KINDS: [&str; 10] = load::KINDS;
+    pub const KINDS: [&str; 11] = load::KINDS;
 
     /// Whether documents of a kind belong to the whole mesh and to no namespace.
     pub fn is_of_the_mesh(kind: &str) -> bool {
@@ -185,15 +196,78 @@ impl Document {
         &self.text
     }
 
+    /// The place of the document in its text, for errors that are found later: a problem without
+    /// text.
+    pub fn place(&self) -> Problem {
+        let Mark { line, column } = self.parsed.node().mark;
+        let file = match &self.parsed {
+            AnyDocument::StoredSecret(placed) => placed.file.clone(),
+            _ => self.id.to_string().into(),
+        };
+        Problem { line, column, ..Problem::of_file(&file, "", "") }
+    }
+
+    /// The values of a StoredSecret; `None`: a document of another kind.
+    ///
+    /// # Errors
+    /// Values that cannot be stored, and a document without values, as a control plane shows it.
+    pub fn secret_values(&self) -> Result<Option<SecretDocument<'_>>, Vec<Problem>> {
+        let AnyDocument::StoredSecret(placed) = &self.parsed else { return Ok(None) };
+        let problems = RefCell::new(Vec::new());
+        let root = Scope::root(&placed.file, &placed.node, &problems).of(placed.origin);
+        let values = stored_secret::values(&root, &placed.document.spec);
+        let problems = problems.into_inner();
+        let labels = &placed.document.metadata.labels;
+        if problems.is_empty() { Ok(Some(SecretDocument { labels, values })) } else { Err(problems) }
+    }
+
+    /// The document of a StoredSecret that stands for its values.
+    ///
+    /// # Errors
+    /// As [`Document::restore`].
+    pub fn redacted(
+        id: &DocumentId,
+        labels: &BTreeMap<String, String>,
+        keys: &BTreeMap<String, KeySummary>,
+    ) -> Result<Self, Vec<Problem>> {
+        // A JSON string is a YAML string.
+        let quoted = |text: &str| serde_json::Value::from(text).to_string();
+        let mut text = format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: StoredSecret\nmetadata:\n  name: {}\n  namespace: {}\n",
+            id.name, id.namespace
+        );
+        if !labels.is_empty() {
+            text.push_str("  labels:\n");
+        }
+        for (label, value) in labels {
+            text.push_str(&format!("    {}: {}\n", quoted(label), quoted(value)));
+        }
+        text.push_str("spec:\n  redacted:\n");
+        for (key, KeySummary { bytes, changed }) in keys {
+            text.push_str(&format!("    {}: {{bytes: {bytes}, changed: {changed}}}\n", quoted(key)));
+        }
+        Self::restore(id, &text)
+    }
+
+    /// The keys of a StoredSecret that stands for its values; `None`: another document.
+    pub fn redacted_keys(&self) -> Option<BTreeMap<String, KeySummary>> {
+        let AnyDocument::StoredSecret(placed) = &self.parsed else { return None };
+        let summary = |value: &RedactedValue| KeySummary { bytes: value.bytes, changed: value.changed };
+        let redacted = placed.document.spec.redacted.as_ref()?;
+        Some(redacted.iter().map(|(key, value)| (key.clone(), summary(value))).collect())
+    }
+
     /// The namespaces whose functions the document can affect. Only the owner of a namespace should
     /// be able to affect its functions.
     pub fn reach(&self) -> Reach {
         let own = || BTreeSet::from([self.id.namespace.clone()]);
         match &self.parsed {
             AnyDocument::Mesh(_) | AnyDocument::NamespaceQuota(_) => Reach::Mesh,
-            AnyDocument::Function(_) | AnyDocument::Job(_) | AnyDocument::External(_) | AnyDocument::Chain(_) => {
-                Reach::Namespaces(own())
-            }
+            AnyDocument::Function(_)
+            | AnyDocument::Job(_)
+            | AnyDocument::External(_)
+            | AnyDocument::Chain(_)
+            | AnyDocument::StoredSecret(_) => Reach::Namespaces(own()),
             AnyDocument::Policy(placed) => reach_of_policy(own(), &placed.document.spec),
             AnyDocument::Foreign(foreign) if foreign.kind == ForeignKind::CiliumClusterwide => Reach::Mesh,
             AnyDocument::Foreign(_) => Reach::Namespaces(own()),
@@ -242,6 +316,7 @@ impl AnyDocument {
             Self::External(external) => placed("External", &external.document.metadata),
             Self::Chain(chain) => placed("Chain", &chain.document.metadata),
             Self::Policy(policy) => placed("Policy", &policy.document.metadata),
+            Self::StoredSecret(secret) => placed("StoredSecret", &secret.document.metadata),
             Self::Foreign(foreign) => foreign.id(),
         }
     }
@@ -254,6 +329,7 @@ impl AnyDocument {
             Self::External(external) => &external.node,
             Self::Chain(chain) => &chain.node,
             Self::Policy(policy) => &policy.node,
+            Self::StoredSecret(secret) => &secret.node,
             Self::NamespaceQuota(quota) => &quota.node,
             Self::Foreign(foreign) => &foreign.node,
         }

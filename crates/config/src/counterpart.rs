@@ -56,7 +56,7 @@ const COUNTERPARTS: &[Counterpart] = &[
         "ConfigMap",
         "`env` of the `Function`, or a file below its `workingDirectory` or `readOnlyPaths`",
     ),
-    row(KUBERNETES, "v1", "Secret", "`secrets: [{name: TOKEN, from: FILE}]` of the `Function`"),
+    row(KUBERNETES, "v1", "Secret", "a `StoredSecret`, with the same `data` and `stringData` in `spec`"),
     row(
         KUBERNETES,
         "",

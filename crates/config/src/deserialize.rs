@@ -4,10 +4,11 @@
 //! document is tried again; unknown fields are left out on the way.
 
 use crate::compile::words;
-use crate::document::{NamedRevision, TEXT_OR_MORE};
+use crate::document::NamedRevision;
 use crate::nearest::did_you_mean;
 use crate::problem::Scope;
 use crate::yaml::{Key, Mark, Node, Value};
+use leno_model::TEXT_OR_MORE;
 use serde::de::value::StrDeserializer;
 use serde::de::{self, DeserializeOwned, DeserializeSeed, IntoDeserializer, Visitor};
 use std::cell::RefCell;

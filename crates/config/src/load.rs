@@ -8,7 +8,7 @@ use crate::folder::{self, DocumentFiles};
 use crate::foreign::{ForeignDocument, ForeignKind};
 use crate::nearest::did_you_mean;
 use crate::problem::{Origin, Problem, Scope};
-use crate::yaml::{Node, SyntaxError};
+use crate::yaml::{Node, SyntaxError, Value};
 use aws_lc_rs::digest;
 use leno_files::FileAccess;
 use serde::de::DeserializeOwned;
@@ -69,6 +69,7 @@ pub(crate) enum AnyDocument {
     External(Arc<TypedDocument<document::External>>),
     Chain(Arc<TypedDocument<document::Chain>>),
     Policy(Arc<TypedDocument<document::Policy>>),
+    StoredSecret(Arc<TypedDocument<document::StoredSecret>>),
     NamespaceQuota(Arc<TypedDocument<document::NamespaceQuota>>),
     Foreign(Arc<ForeignDocument>),
 }
@@ -83,6 +84,7 @@ impl AnyDocument {
             Self::External(document) => documents.externals.push(document),
             Self::Chain(document) => documents.chains.push(document),
             Self::Policy(document) => documents.policies.push(document),
+            Self::StoredSecret(document) => documents.stored_secrets.push(document),
             Self::NamespaceQuota(document) => documents.namespace_quotas.push(document),
             Self::Foreign(document) => documents.foreign.push(document),
         }
@@ -90,13 +92,14 @@ impl AnyDocument {
 }
 
 /// The kinds that a document may be of.
-pub(crate) const KINDS: [&str; 10] = [
+pub(crate) const KINDS: [&str; 11] = [
     "Mesh",
     "Function",
     "Job",
     "External",
     "Chain",
     "Policy",
+    "StoredSecret",
     "NamespaceQuota",
     ForeignKind::NAMES[0],
     ForeignKind::NAMES[1],
@@ -107,7 +110,7 @@ pub(crate) const KINDS: [&str; 10] = [
 pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<Vec<Problem>>) -> Option<AnyDocument> {
     let root = Scope::root(file, &node, problems);
     let Some(kind) = node.get("kind").and_then(Node::text) else {
-        let fix = "expected `apiVersion: leno.dev/v1alpha1` and `kind: Mesh`, `Function`, `Job`, `External`, `Chain`, `Policy` or `NamespaceQuota`";
+        let fix = "expected `apiVersion: leno.dev/v1alpha1` and `kind: Mesh`, `Function`, `Job`, `External`, `Chain`, `Policy`, `StoredSecret` or `NamespaceQuota`";
         if counterpart::is_compose(&node) {
             let fix = "write a `Function` for each service: docs/coming-from.md has the fields";
             root.problem("this is a file of Docker Compose, and no document of the mesh", fix);
@@ -128,6 +131,9 @@ pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<
         "External" => typed(file, node, origin, problems).map(AnyDocument::External),
         "Chain" => typed(file, node, origin, problems).map(AnyDocument::Chain),
         "Policy" => typed(file, node, origin, problems).map(AnyDocument::Policy),
+        "StoredSecret" => without_values(&node, problems, |problems| {
+            typed(file, node.clone(), origin, problems).map(AnyDocument::StoredSecret)
+        }),
         "NamespaceQuota" => typed(file, node, origin, problems).map(AnyDocument::NamespaceQuota),
         other => match ForeignKind::named(other) {
             Some(kind) => {
@@ -150,6 +156,40 @@ fn typed<T: DeserializeOwned>(
 ) -> Option<Arc<TypedDocument<T>>> {
     let document = deserialize(&Scope::root(file, &node, problems))?;
     Some(Arc::new(TypedDocument { file: file.to_owned(), node, origin, document }))
+}
+
+/// Reports the problems of a StoredSecret without any of its values.
+fn without_values<T>(
+    node: &Node,
+    problems: &RefCell<Vec<Problem>>,
+    parse: impl FnOnce(&RefCell<Vec<Problem>>) -> Option<T>,
+) -> Option<T> {
+    let own = RefCell::new(Vec::new());
+    let parsed = parse(&own);
+    let mut values = Vec::new();
+    node.get("spec").into_iter().for_each(|spec| scalars(spec, &mut values));
+    for mut problem in own.into_inner() {
+        // Messages have values in the form that `describe` gives them.
+        let has = |text: &str| values.iter().any(|value| text.contains(&**value));
+        if problem.field.starts_with("spec") && (has(&problem.message) || has(&problem.fix)) {
+            let fix = "expected `stringData: {KEY: TEXT}`, or `data: {KEY: BASE64}`".to_owned();
+            problem = Problem { message: "this has another form than expected".to_owned(), fix, ..problem };
+        }
+        problems.borrow_mut().push(problem);
+    }
+    parsed
+}
+
+/// The first characters of all texts in a node, as messages have them.
+fn scalars(node: &Node, texts: &mut Vec<String>) {
+    match &node.value {
+        Value::Scalar { text, .. } if !text.is_empty() => {
+            texts.push(text.chars().take(8).collect::<String>().escape_debug().to_string());
+        }
+        Value::Scalar { .. } => {}
+        Value::List(nodes) => nodes.iter().for_each(|node| scalars(node, texts)),
+        Value::Map(entries) => entries.iter().for_each(|(_, node)| scalars(node, texts)),
+    }
 }
 
 /// A document that is not YAML.

@@ -15,6 +15,10 @@ pub struct NamespaceQuota {
     pub document_bytes: u64,
     /// Rules of policies, each once for every function that it applies to.
     pub rules: u64,
+    /// Values of stored secrets.
+    pub secrets: u32,
+    /// Bytes of all values of stored secrets.
+    pub secret_bytes: u64,
     /// Its only hosts at gateways; `None`: any that no other namespace has.
     pub hosts: Option<Vec<String>>,
     /// Engines of its functions; `None`: any.
@@ -29,6 +33,8 @@ impl Default for NamespaceQuota {
             functions: 1000,
             document_bytes: 4 << 20,
             rules: 100_000,
+            secrets: 200,
+            secret_bytes: 1 << 20,
             hosts: None,
             engines: None,
             bounds: NamespaceBounds::default(),
@@ -64,6 +70,10 @@ pub struct NamespaceUse {
     pub pids: u64,
     /// Rules of policies, each once for every function that it applies to.
     pub rules: u64,
+    /// Values of its stored secrets.
+    pub secrets: u64,
+    /// Bytes of these values.
+    pub secret_bytes: u64,
     /// Bytes of its documents. A snapshot of files does not count them.
     pub document_bytes: u64,
 }
@@ -99,6 +109,8 @@ impl NamespaceUse {
             ("memory", self.memory, before.memory, bound(bounds.memory)),
             ("pids", self.pids, before.pids, bounds.pids().into()),
             ("rules", self.rules, before.rules, quota.rules),
+            ("secrets", self.secrets, before.secrets, quota.secrets.into()),
+            ("secretBytes", self.secret_bytes, before.secret_bytes, quota.secret_bytes),
             ("documentBytes", self.document_bytes, before.document_bytes, quota.document_bytes),
         ];
         let over = counted.into_iter().filter(|(_, used, before, bound)| used > bound && used > before);

@@ -38,7 +38,7 @@ impl Problem {
     /// Whether it is about a path that has a meaning in documents that are files, and none in those
     /// of requests.
     pub(crate) fn is_of_a_request_path(&self) -> bool {
-        self.fix == Self::IN_NO_FOLDER || self.message == Self::READS_NO_FILES
+        self.fix.starts_with(Self::IN_NO_FOLDER) || self.message == Self::READS_NO_FILES
     }
 
     pub(crate) fn of_file(file: &Path, message: impl Into<String>, fix: impl Into<String>) -> Self {

@@ -24,6 +24,7 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
         ("External", schema::<document::External>()),
         ("Chain", schema::<document::Chain>()),
         ("Policy", schema::<document::Policy>()),
+        ("StoredSecret", schema::<document::StoredSecret>()),
         ("NamespaceQuota", schema::<document::NamespaceQuota>()),
     ]
 }

@@ -9,6 +9,7 @@ use crate::document::CalleeSelector;
 use crate::namespace::{NamespaceQuota, NamespaceUse, Namespaces};
 use crate::permissions::{Fingerprint, Permissions};
 use crate::problem::{Origin, Problem};
+use crate::secrets::SecretSet;
 use crate::translation::TranslationRow;
 use leno_files::FileAccess;
 use leno_model::{
@@ -16,7 +17,7 @@ use leno_model::{
     NamespaceBounds, Plan, Revisions, Run, Scale, SpiffeId, VerificationKey,
 };
 use leno_policy::spec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,6 +42,7 @@ pub struct Snapshot {
     pub(crate) fingerprints: Vec<Fingerprint>,
     pub(crate) inputs: Vec<PathBuf>,
     pub(crate) modules: BTreeMap<ModuleHash, Arc<[u8]>>,
+    pub(crate) secrets: SecretSet,
     pub(crate) warnings: Vec<Problem>,
     pub(crate) translations: Vec<TranslationRow>,
 }
@@ -50,7 +52,7 @@ pub struct Snapshot {
 pub(crate) struct Read {
     pub files: usize,
     /// Documents of each kind.
-    pub documents: [(&'static str, usize); 8],
+    pub documents: [(&'static str, usize); 9],
     /// Files and folders that were skipped because of their names.
     pub hidden: usize,
     pub others: usize,
@@ -292,6 +294,23 @@ impl Snapshot {
         &self.modules
     }
 
+    /// The stored secrets.
+    pub fn secrets(&self) -> &SecretSet {
+        &self.secrets
+    }
+
+    /// The functions, jobs and External documents that name each stored secret, by the namespace and
+    /// name of the secret.
+    pub fn secret_users(&self) -> BTreeMap<(String, String), BTreeSet<FunctionId>> {
+        let mut users: BTreeMap<(String, String), BTreeSet<FunctionId>> = BTreeMap::new();
+        for (id, function) in &self.functions {
+            for key in function.runs().flat_map(|(_, run, _)| run.stored_keys()) {
+                users.entry((id.namespace.clone(), key.secret.clone())).or_default().insert(id.clone());
+            }
+        }
+        users
+    }
+
     /// All extensions, each once, however many functions it is for.
     pub fn extensions(&self) -> impl Iterator<Item = &Extension> {
         self.policies.iter().flat_map(|policy| &policy.extensions)
@@ -374,7 +393,7 @@ impl Snapshot {
 
     /// The namespaces that have documents or a quota, and the use of each.
     pub fn namespaces(&self) -> BTreeMap<&str, NamespaceUse> {
-        let mut namespaces = uses(&self.functions, &self.policies);
+        let mut namespaces = uses(&self.functions, &self.policies, &self.secrets);
         for name in self.namespaces.given.keys() {
             namespaces.entry(name).or_default();
         }

@@ -8,7 +8,7 @@ use leno_config::Permissions;
 use leno_identity::{SpiffeId, TrustBundle, TrustDomain};
 use leno_model::revision::{Revision, Revisions, Template};
 use leno_model::{Container, Isolation, Run, Scale};
-use leno_model::{FunctionConfig, FunctionId, MeshConfig, ModuleHash, Route};
+use leno_model::{FunctionConfig, FunctionId, MeshConfig, ModuleHash, Route, SecretValues};
 use leno_policy::spec::{QuotaAlgorithm, RateLimit};
 use leno_wire::encoding::EncodingError;
 use leno_wire::{Capacity, Content, Subject, run_of};
@@ -28,7 +28,13 @@ pub struct Definitions {
     pub modules: BTreeMap<ModuleHash, Arc<[u8]>>,
     /// The policies that permit calls to each function. They are not stored.
     pub permissions: Permissions,
+    /// The values of stored secrets, by namespace; `None`: they are not known yet. They are not
+    /// stored with the definitions.
+    pub secrets: Option<Secrets>,
 }
+
+/// The values of stored secrets, by namespace.
+pub type Secrets = BTreeMap<String, SecretValues>;
 
 pub(crate) type Modules = BTreeMap<ModuleHash, Arc<[u8]>>;
 
@@ -45,6 +51,8 @@ pub(crate) struct CompiledDefinitions {
     pub svid_lifetime: Duration,
     pub stream_lifetime: Duration,
     pub permissions: Permissions,
+    /// `None`: they are not known yet, and nodes keep those that they have.
+    pub secrets: Option<Secrets>,
 }
 
 /// A function that was checked and may be added or replaced.
@@ -54,6 +62,8 @@ pub(crate) struct PreparedFunction {
     content: Content,
     /// `None`: the function is not exposed.
     route: Option<Content>,
+    /// `None`: the function names no stored secrets, or they are not known yet.
+    secrets: Option<Content>,
 }
 
 /// The outcome of adding or replacing a function.
@@ -75,6 +85,8 @@ pub(crate) struct Function {
     pub revisions: Revisions,
     /// Modules that are delivered along with the function configuration.
     pub modules: BTreeSet<ModuleHash>,
+    /// Whether the function names stored secrets.
+    pub has_secrets: bool,
     /// `None`: a function, not a job.
     pub job: Option<JobDefinition>,
     /// The nodes that connect to it; `None`: it is not an external service.
@@ -121,6 +133,9 @@ impl Function {
         if hosted {
             brings.push(Subject::FunctionConfig(id.clone()));
         }
+        if hosted && self.has_secrets {
+            brings.push(Subject::Secrets(id.clone()));
+        }
         if routed {
             brings.push(Subject::Endpoints(id.clone()));
         }
@@ -163,6 +178,7 @@ impl CompiledDefinitions {
         let mut compiled = Self::nothing(bundle)?;
         (compiled.svid_lifetime, compiled.stream_lifetime) = (mesh.svid_lifetime, mesh.stream_lifetime());
         compiled.permissions = definitions.permissions.clone();
+        compiled.secrets = definitions.secrets.clone();
         for (id, config) in configs {
             if config.id != *id {
                 return Err(DefinitionsError::Misfiled { function: id.clone(), found: config.id.clone() });
@@ -237,6 +253,7 @@ impl CompiledDefinitions {
         let Some(function) = self.functions.remove(id) else { return false };
         self.forget_identity(&function.identity, id);
         self.contents.remove(&Subject::FunctionConfig(id.clone()));
+        self.contents.remove(&Subject::Secrets(id.clone()));
         self.contents.remove(&Subject::Route(id.clone()));
         true
     }
@@ -270,6 +287,14 @@ impl CompiledDefinitions {
             .map_err(|error| unencodable(Subject::FunctionConfig(id.clone()), &error))?;
         let route = Route::of(config).map(|route| Content::new(&route)).transpose();
         let route = route.map_err(|error| unencodable(Subject::Route(id.clone()), &error))?;
+        let named = config.stored_keys();
+        let secrets = self.secrets.as_ref().filter(|_| !named.is_empty()).map(|secrets| {
+            let values = secrets.get(&id.namespace).into_iter().flatten();
+            let values =
+                values.filter(|(key, _)| named.contains(*key)).map(|(key, value)| (key.clone(), value.clone()));
+            Content::of_secrets(&values.collect())
+        });
+        let secrets = secrets.transpose().map_err(|error| unencodable(Subject::Secrets(id.clone()), &error))?;
         let callees = config.callees.iter().map(|callee| callee.id.clone()).collect();
         let job = job(config)?;
         let function = Function {
@@ -278,6 +303,7 @@ impl CompiledDefinitions {
             exposed: !config.expose.is_empty(),
             revisions: config.revisions.clone(),
             modules,
+            has_secrets: !named.is_empty(),
             job,
             egress: match &config.run {
                 Run::Egress(egress) if egress.by_egress_nodes => Some(EgressPolicy::EgressNodes),
@@ -289,10 +315,10 @@ impl CompiledDefinitions {
             quota: config.bounds.instances(),
             limits: config.inbound.rate_limits.iter().map(|limit| (limit.name.clone(), capacity(limit))).collect(),
         };
-        Ok(PreparedFunction { id, function, content, route })
+        Ok(PreparedFunction { id, function, content, route, secrets })
     }
 
-    fn insert(&mut self, PreparedFunction { id, function, content, route }: PreparedFunction) {
+    fn insert(&mut self, PreparedFunction { id, function, content, route, secrets }: PreparedFunction) {
         let identity = function.identity.clone();
         if let Some(before) = self.functions.insert(id.clone(), function) {
             self.forget_identity(&before.identity, &id);
@@ -301,6 +327,10 @@ impl CompiledDefinitions {
         match route {
             Some(route) => self.contents.insert(Subject::Route(id.clone()), route),
             None => self.contents.remove(&Subject::Route(id.clone())),
+        };
+        match secrets {
+            Some(secrets) => self.contents.insert(Subject::Secrets(id.clone()), secrets),
+            None => self.contents.remove(&Subject::Secrets(id.clone())),
         };
         self.contents.insert(Subject::FunctionConfig(id), content);
     }

@@ -78,9 +78,10 @@ impl DefinitionsError {
             | Self::NoMesh { function }
             | Self::Revision { function, .. } => Some(function),
             Self::Encoding { subject, .. } => match subject {
-                Subject::FunctionConfig(function) | Subject::Route(function) | Subject::Endpoints(function) => {
-                    Some(function)
-                }
+                Subject::FunctionConfig(function)
+                | Subject::Secrets(function)
+                | Subject::Route(function)
+                | Subject::Endpoints(function) => Some(function),
                 _ => None,
             },
             Self::TrustDomain { .. } => None,

@@ -205,6 +205,7 @@ pub(crate) fn written(resource: &Resource) -> Content {
         Resource::Route(route) => Content::new(route),
         Resource::Scale(_, bounds) => Content::new(bounds),
         Resource::Quota(_, lease) => Content::new(lease),
+        Resource::Secrets(_, values) => Content::of_secrets(values),
         Resource::Endpoints(_, endpoints) => Content::new(endpoints),
         Resource::Routes => Content::new(&()),
         Resource::Hosted(placement) => Content::new(placement),

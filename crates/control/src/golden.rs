@@ -31,6 +31,7 @@ use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// The content of a file, which is written if there is none and `LENO_BLESS` is set.
@@ -118,6 +119,10 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("slice-persistent", &Resource::FunctionConfig(Box::new(configs::persistent())));
     resource("slice-egress", &Resource::FunctionConfig(Box::new(configs::egress(false))));
     resource("slice-egress-nodes", &Resource::FunctionConfig(Box::new(configs::egress(true))));
+    let [function, service] = configs::with_stored_secrets();
+    resource("slice-stored-secrets", &Resource::FunctionConfig(Box::new(function)));
+    resource("slice-egress-stored-secrets", &Resource::FunctionConfig(Box::new(service)));
+    resource("secrets", &Resource::Secrets(id("shop/checkout"), Arc::new(configs::stored_secrets())));
     resource("endpoints", &Resource::Endpoints(id("shop/checkout"), endpoints()));
     let mut near = endpoints();
     near[0].locality = Locality { region: Some("eu".to_owned()), zone: Some("eu-a".to_owned()) };

@@ -48,7 +48,7 @@ pub use control::{
     AuthorityStatus, Control, ImportError, Options, PublishError, PublishSummary, RerunError, RootStatus, RotateError,
     StartError,
 };
-pub use definitions::Definitions;
+pub use definitions::{Definitions, Secrets};
 pub use error::DefinitionsError;
 pub use history::{RolloutAction, RolloutChange, RolloutStep, SteerError};
 pub use job::{JobEvent, JobStatus};

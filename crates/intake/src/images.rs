@@ -115,8 +115,8 @@ pub(crate) fn resolve(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Re
         }
     }
     let (mesh, modules) = (snapshot.mesh_config().clone(), snapshot.modules().clone());
-    let permissions = snapshot.permissions();
-    Ok(Resolution::Complete(Box::new(Definitions { mesh, configs, modules, permissions })))
+    let (permissions, secrets) = (snapshot.permissions(), Some(snapshot.secrets().values()));
+    Ok(Resolution::Complete(Box::new(Definitions { mesh, configs, modules, permissions, secrets })))
 }
 
 impl UnresolvedTags {

@@ -9,8 +9,8 @@ mod modules;
 
 pub use images::{Resolution, Tags, UnresolvedTags};
 
-use leno_config::{Document, DocumentSet, Effort, Problem, Snapshot};
-use leno_control::{Control, Definitions, PublishError, PublishSummary};
+use leno_config::{Document, DocumentSet, Effort, Problem, SecretSet, Snapshot};
+use leno_control::{Control, Definitions, PublishError, PublishSummary, Secrets};
 use leno_proxy::modules::Modules;
 use std::path::Path;
 use std::sync::Arc;
@@ -36,6 +36,18 @@ impl Source for &Path {
 impl Source for &[&Document] {
     fn compile(self, effort: &Effort) -> Result<Snapshot, Vec<Problem>> {
         leno_translate::compile(DocumentSet::of_documents(self.iter().copied(), effort))
+    }
+}
+
+/// Documents that a control plane does not have yet, and the stored secrets that it has; `None`:
+/// they are not known.
+pub struct Unstored<'a>(pub &'a [&'a Document], pub Option<SecretSet>);
+
+impl Source for Unstored<'_> {
+    fn compile(self, effort: &Effort) -> Result<Snapshot, Vec<Problem>> {
+        let mut set = DocumentSet::of_documents(self.0.iter().copied(), effort);
+        (set.documents.unstored, set.documents.stored) = (true, self.1);
+        leno_translate::compile(set)
     }
 }
 
@@ -81,7 +93,8 @@ impl Intake {
         if problems.is_empty() { Ok(snapshot) } else { Err(problems) }
     }
 
-    /// Resolves the images of checked documents, and publishes these.
+    /// Resolves the images of checked documents, and publishes these. `secrets`: the values of
+    /// stored secrets, if the documents do not have them.
     ///
     /// # Errors
     /// A tag has no known digest, or the control plane refuses the definitions. The previous
@@ -90,9 +103,10 @@ impl Intake {
         &self,
         control: &Control,
         snapshot: &Snapshot,
+        secrets: Option<Secrets>,
     ) -> Result<(PublishSummary, Definitions), IntakeError> {
         let mut tags = Tags::default();
-        let definitions = loop {
+        let mut definitions = loop {
             match block_in_place(|| images::resolve(control, snapshot, &tags)).map_err(IntakeError::Images)? {
                 Resolution::Complete(definitions) => break *definitions,
                 Resolution::Incomplete(unresolved) => {
@@ -100,6 +114,9 @@ impl Intake {
                 }
             }
         };
+        if secrets.is_some() {
+            definitions.secrets = secrets;
+        }
         let published = block_in_place(|| control.publish(&definitions))?;
         Ok((published, definitions))
     }

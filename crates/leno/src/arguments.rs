@@ -47,6 +47,6 @@ mod tests {
             let Command::Token { server, .. } = cli.command else { panic!("{line}") };
             assert_eq!(server.server.as_deref(), Some("s"), "{line}");
         }
-        assert!(Cli::try_parse_from(verb_first("leno --server s check a".split(' ').map(OsString::from))).is_err());
+        assert!(Cli::try_parse_from(verb_first("leno --server s import a".split(' ').map(OsString::from))).is_err());
     }
 }

@@ -1,6 +1,8 @@
 //! The options about the authority's key.
 
-use anyhow::{Context, Result, bail, ensure};
+use crate::private_file;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use leno_api::control::SealingKeys;
 use leno_identity::{AuthorityFile, TrustDomain};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,6 +27,11 @@ pub(crate) struct OfControl {
     /// Lead with this authority although the mesh has another one, whose key is lost. All nodes have to join again.
     #[arg(long)]
     replace_authority: bool,
+    /// File with the key that encrypts stored secrets: 32 random bytes in base64, as `openssl rand
+    /// -base64 32` writes them. Without it, the passphrase of the authority encrypts them. Further
+    /// ones only decrypt; at its start, the leader encrypts with the first key what has another one.
+    #[arg(long, value_name = "FILE")]
+    secret_key: Vec<PathBuf>,
 }
 
 impl OfControl {
@@ -32,6 +39,18 @@ impl OfControl {
     pub(crate) fn file(&self, trust_domain: &TrustDomain) -> Result<Option<AuthorityFile>> {
         let Some((path, passphrase)) = self.file.given()? else { return Ok(None) };
         Ok(Some(AuthorityFile::new(path, passphrase.as_bytes(), trust_domain)?))
+    }
+
+    /// The keys of stored secrets.
+    pub(crate) fn sealing_keys(&self) -> Result<SealingKeys> {
+        let read = |path: &PathBuf| {
+            let text = private_file::read(path);
+            text.map(Zeroizing::new).with_context(|| format!("the key of stored secrets: {}", path.display()))
+        };
+        let files: Vec<_> = self.secret_key.iter().map(read).collect::<Result<_>>()?;
+        let passphrase = self.file.given()?.map(|(_, passphrase)| passphrase);
+        SealingKeys::new(&files, passphrase)
+            .map_err(|(index, error)| anyhow!("{}: {error}", self.secret_key[index].display()))
     }
 
     /// Whether this authority replaces the one that the mesh has.

@@ -3,7 +3,7 @@
 use crate::component_cache;
 use crate::problems::{counted, report};
 use crate::programs;
-use crate::remote::SelfContained;
+use crate::remote::{self, SelfContained, Server};
 use crate::screen::shown;
 use crate::table;
 use anyhow::Result;
@@ -18,20 +18,28 @@ use std::sync::Arc;
 pub(crate) enum Reader {
     /// `leno up` on this machine, which reads files.
     Up,
-    /// A control plane that gets them from `leno apply`, and has no other documents.
+    /// A control plane that gets them from `leno apply`, and has no other documents. If one is named
+    /// (--server, or a context), it is asked which stored secrets it has.
     Control,
 }
 
 /// Prints the definitions of the documents, or every problem in them. `strict`: warnings are a
 /// failure too.
-pub(crate) fn run(path: &Path, strict: bool, reader: Reader) -> Result<ExitCode> {
+pub(crate) fn run(path: &Path, strict: bool, reader: Reader, server: &Server) -> Result<ExitCode> {
     let intake = Intake::new(Arc::new(component_cache::modules()));
     let checked = match reader {
         Reader::Up => intake.check(path, &Effort::unbounded()).map(|snapshot| (snapshot.read(), snapshot)),
         Reader::Control => SelfContained::of_path(path).and_then(|documents| {
             documents.print_inlined();
             let read = format!("read {} for a control plane", counted(documents.files.len(), "file"));
-            Ok((read, leno_api::control::check(&intake, &documents.files)?))
+            let stored = remote::stored_secrets(server).unwrap_or_else(|error| {
+                eprintln!(
+                    "warning: the stored secrets of the control plane are not known: {}",
+                    shown(&format!("{error:#}"))
+                );
+                None
+            });
+            Ok((read, leno_api::control::check(&intake, &documents.files, stored)?))
         }),
     };
     match checked {

@@ -67,6 +67,10 @@ pub(crate) enum Listing {
     /// Documents that users have applied, all or of a kind; of a control plane.
     #[value(alias = "document")]
     Documents,
+    /// Stored secrets: their keys, sizes, when they changed, and who names them; never their values.
+    /// Of a control plane.
+    #[value(alias = "secret", alias = "storedsecrets", alias = "storedsecret")]
+    Secrets,
     /// Documents of the kind Policy; of a control plane.
     #[value(alias = "policy")]
     Policies,
@@ -98,6 +102,7 @@ impl Listing {
             Self::Jobs => Some(remote::Listing::Jobs),
             Self::Identities => Some(remote::Listing::Identities),
             Self::Namespaces => Some(remote::Listing::Namespaces),
+            Self::Secrets => Some(remote::Listing::Secrets),
             _ => None,
         }
     }
@@ -122,7 +127,7 @@ impl Listing {
 
     fn path(self) -> Option<&'static str> {
         Some(match self {
-            Self::Documents | Self::Policies | Self::Mesh | Self::Quotas | Self::Audit => return None,
+            Self::Documents | Self::Policies | Self::Mesh | Self::Quotas | Self::Secrets | Self::Audit => return None,
             Self::Functions => "/functions",
             Self::Nodes => "/nodes",
             Self::Revisions => "/revisions",
@@ -140,7 +145,7 @@ impl Listing {
     fn columns(self) -> &'static [Column] {
         use Show::{Age, Plain, Time, Wide};
         match self {
-            Self::Documents | Self::Policies | Self::Mesh | Self::Quotas | Self::Audit => &[],
+            Self::Documents | Self::Policies | Self::Mesh | Self::Quotas | Self::Secrets | Self::Audit => &[],
             Self::Functions => &[
                 ("FUNCTION", "function", Plain),
                 ("ENGINE", "engine", Plain),

@@ -31,6 +31,7 @@ pub(crate) const NAMESPACES: &[Column] = &[
     ("INSTANCES", "instances", Plain),
     ("RULES", "rules", Plain),
     ("DOCUMENT BYTES", "document_bytes", Plain),
+    ("SECRETS", "secrets", Plain),
     ("HOSTS", "hosts", Plain),
     ("ENGINES", "engines", Wide),
     ("INSTANCES A NODE", "instances_on_a_node", Wide),
@@ -42,6 +43,7 @@ pub(crate) const NAMESPACES: &[Column] = &[
     ("IMAGE FILES", "image_files", Wide),
     ("LOG BYTES/S", "log_bandwidth", Wide),
     ("FILES", "files", Wide),
+    ("SECRET BYTES", "secret_bytes", Wide),
 ];
 
 /// The columns of `leno get namespaces`, of a node.

@@ -140,7 +140,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         };
         tracing::info!("API       {url}{}", made.map(|ca| format!(" (--ca {})", ca.display())).unwrap_or_default());
         tracing::info!("store     {}", backend.name());
-        let service = Service::new(backend, lines, certificate.clone());
+        let service = Service::new(backend, lines, certificate.clone(), options.authority.sealing_keys()?);
         tokio::spawn(api::watch_expiry(service.clone()));
         tokio::spawn(name_certificate(service.clone(), certificate, named));
         tokio::spawn(api::serve(service.clone(), listener, tls));

@@ -30,6 +30,9 @@ pub(crate) enum Kind {
     /// A Policy document.
     #[value(alias = "policies")]
     Policy,
+    /// A stored secret: its keys, sizes, when they changed, and who names them.
+    #[value(alias = "secrets", alias = "storedsecret")]
+    Secret,
     /// The Mesh document.
     Mesh,
     /// A node, and its certificates.
@@ -49,6 +52,7 @@ impl Kind {
             Self::External => Some("External"),
             Self::Chain => Some("Chain"),
             Self::Policy => Some("Policy"),
+            Self::Secret => Some("StoredSecret"),
             Self::Mesh => Some("Mesh"),
             Self::Namespace => Some("NamespaceQuota"),
             Self::Node => None,
@@ -58,7 +62,7 @@ impl Kind {
     /// The listing with its state, and those with more about it.
     fn listings(self) -> (Option<Listing>, &'static [Listing]) {
         use Listing::{
-            Chains, Events, Externals, Functions, Identities, Instances, Jobs, Namespaces, Nodes, Revisions,
+            Chains, Events, Externals, Functions, Identities, Instances, Jobs, Namespaces, Nodes, Revisions, Secrets,
         };
         match self {
             Self::Function => (Some(Functions), &[Revisions, Instances, Events, Identities]),
@@ -67,6 +71,7 @@ impl Kind {
             Self::Chain => (Some(Chains), &[]),
             Self::Node => (Some(Nodes), &[Identities]),
             Self::Namespace => (Some(Namespaces), &[Functions, Jobs]),
+            Self::Secret => (Some(Secrets), &[]),
             Self::Policy | Self::Mesh => (None, &[]),
         }
     }

@@ -56,7 +56,7 @@ use std::process::ExitCode;
 /// A service mesh for serverless functions: it judges every request in a fresh sandbox.
 ///
 /// Start with `leno check PATH` on a folder of documents (kinds Mesh, Function, Job, External,
-/// Chain, Policy and NamespaceQuota, apiVersion leno.dev/v1alpha1), then `leno up PATH`. The mesh
+/// Chain, Policy, StoredSecret and NamespaceQuota, apiVersion leno.dev/v1alpha1), then `leno up PATH`. The mesh
 /// refuses all requests that no policy allows; `leno explain ID` shows the reason of a refusal,
 /// where ID is the response's `x-request-id`.
 #[derive(Parser)]
@@ -132,6 +132,8 @@ enum Command {
         /// The process that the documents are for.
         #[arg(long = "for", value_name = "READER", value_enum, default_value_t = check::Reader::Up)]
         reader: check::Reader,
+        #[command(flatten)]
+        server: remote::Server,
     },
     /// Write documents from a compose file, or from manifests of Kubernetes (Deployment,
     /// StatefulSet, Job, with Service, Ingress and ConfigMap), for your review.
@@ -352,6 +354,11 @@ enum Command {
     /// Write documents that would permit refused calls of a function, for your review.
     #[command(subcommand)]
     Suggest(suggest::Command),
+    /// Store a secret at a control plane, from files or standard input, so that functions, jobs and
+    /// External documents can name its keys: `from: {secret: NAME, key: KEY}`.
+    ///
+    /// `printf %s "$PASSWORD" | leno create-secret shop/db --from-file password=-`
+    CreateSecret(remote::CreateSecret),
     /// Delete a volume that a node keeps on its disk, with its content. `leno get volumes` lists them.
     ///
     /// An instance must not have it: remove or change the function first.
@@ -460,7 +467,7 @@ fn main() -> ExitCode {
         Command::Node { arguments, gateway } => start(&arguments, gateway),
         Command::Gateway(arguments) => start(&arguments, true),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
-        Command::Check { documents, strict, reader } => check::run(documents.path(), strict, reader),
+        Command::Check { documents, strict, reader, server } => check::run(documents.path(), strict, reader, &server),
         Command::Import { path, file, output, namespace } => {
             import::run(&path.or(file).unwrap_or_default(), output.as_deref(), namespace.as_deref())
         }
@@ -502,6 +509,7 @@ fn main() -> ExitCode {
         Command::Explain { request_id, last: _, filter, server, node, format } => {
             explain::run(request_id.as_deref(), &filter, (&node, &server), format)
         }
+        Command::CreateSecret(options) => remote::create_secret(&options),
         Command::DeleteVolume { volume, node } => client::delete_volume(&volume, &node),
     };
     match result {

@@ -6,6 +6,7 @@ mod context;
 mod contexts;
 mod prune;
 mod replay;
+mod secret;
 mod sources;
 mod token;
 mod views;
@@ -15,6 +16,7 @@ pub(crate) use connection::Connection;
 pub(crate) use context::{NO_CONTROL_PLANE, Server};
 pub(crate) use contexts::{Command as ContextCommand, run as context};
 pub(crate) use prune::Prune;
+pub(crate) use secret::{CreateSecret, create as create_secret, stored as stored_secrets};
 pub(crate) use sources::{SelfContained, Sources};
 pub(crate) use token::{Token, token};
 pub(crate) use views::{explain, flows};
@@ -218,6 +220,7 @@ pub(crate) enum Listing {
     Jobs,
     Identities,
     Namespaces,
+    Secrets,
     Audit,
     Tokens,
 }
@@ -234,6 +237,7 @@ pub(crate) fn rows(connection: &Connection, what: Listing) -> Result<Vec<Value>>
             let namespaces: Vec<NamespaceStatus> = connection.get("/v1/namespaces")?;
             namespaces.iter().map(leno_api::namespaces::row_of).collect()
         }
+        Listing::Secrets => secret::rows(connection)?,
         Listing::Functions => views::rows(connection, "/v1/functions")?,
         Listing::Instances => views::rows(connection, "/v1/instances")?,
         Listing::Events => views::rows(connection, "/v1/events")?,
@@ -314,6 +318,17 @@ impl Listing {
         match self {
             Self::Nodes => columns::NODES,
             Self::Namespaces => columns::NAMESPACES,
+            Self::Secrets => &[
+                ("NAMESPACE", "namespace", Plain),
+                ("NAME", "name", Plain),
+                ("KEYS", "keys", Plain),
+                ("BYTES", "bytes", Plain),
+                ("AGE", "changed", Age),
+                ("USED BY", "used_by", Plain),
+                ("BY", "by", Wide),
+                ("VERSION", "version", Wide),
+                ("KEYS CHANGED", "keys_changed", Wide),
+            ],
             Self::Functions => &[
                 ("FUNCTION", "function", Plain),
                 ("STATE", "state", Plain),

@@ -123,7 +123,7 @@ async fn up(
     };
     let control_address = listener.local_addr()?;
     let published = tokio::select! {
-        published = intake.publish(&control, &snapshot) => published,
+        published = intake.publish(&control, &snapshot, None) => published,
         _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
         _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
     };
@@ -347,7 +347,7 @@ async fn apply(
         tracing::error!("the change is refused: {error}; what was in force goes on");
         return None;
     }
-    match intake.publish(control, &snapshot).await {
+    match intake.publish(control, &snapshot, None).await {
         Ok((published, _)) => {
             tracing::info!(
                 functions = published.functions,

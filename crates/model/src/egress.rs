@@ -1,10 +1,10 @@
 //! External services.
 
+use crate::secret::SecretSource;
 use crate::special_address::{admits, special};
 use leno_policy::spec::Cidr;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// An external service that functions call.
@@ -60,10 +60,10 @@ pub enum EgressProtocol {
 /// TLS settings of the node as a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EgressTls {
-    /// PEM file with root certificates; `None`: the system's.
-    pub ca_file: Option<PathBuf>,
-    /// PEM files with the client certificate chain and its key.
-    pub certificate: Option<(PathBuf, PathBuf)>,
+    /// PEM root certificates; `None`: the system's.
+    pub ca_file: Option<SecretSource>,
+    /// PEM client certificate chain and its key.
+    pub certificate: Option<(SecretSource, SecretSource)>,
     /// The name in SNI, which the node also verifies; `None`: the called host.
     pub server_name: Option<String>,
 }
@@ -75,8 +75,8 @@ pub struct Credential {
     pub header: String,
     /// The form of the value.
     pub form: CredentialForm,
-    /// The node's file with the secret.
-    pub from: PathBuf,
+    /// Where the secret comes from.
+    pub from: SecretSource,
 }
 
 /// The form of a credential's value.
@@ -91,6 +91,13 @@ pub enum CredentialForm {
 }
 
 impl Egress {
+    /// The sources of its certificates, key and credentials.
+    pub fn secret_sources(&self) -> impl Iterator<Item = &SecretSource> {
+        let EgressTls { ca_file, certificate, .. } = &self.tls;
+        let pair = certificate.iter().flat_map(|(chain, key)| [chain, key]);
+        ca_file.iter().chain(pair).chain(self.credentials.iter().map(|credential| &credential.from))
+    }
+
     /// Whether one of its names may resolve to this address. A special address must be listed by
     /// itself: a name server must not be able to direct a function to the machine's own network, or
     /// past the firewall of one of the mesh's machines. `is_machine` recognises their addresses.

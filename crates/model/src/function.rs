@@ -9,8 +9,10 @@ use crate::function_id::FunctionId;
 use crate::revision::{Revision, Revisions, Template};
 use crate::run::{AppProtocol, ModuleHash, ModuleUrl, Port, Run, Scale};
 use crate::spiffe::SpiffeId;
+use crate::stored_secret::StoredKey;
 use leno_policy::spec::{Cidr, KeyId, ProgramSpec};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -86,6 +88,12 @@ impl FunctionConfig {
         let Template { run, protocol, concurrency, scale } = template;
         (self.run, self.protocol, self.concurrency, self.scale) = (run, protocol, concurrency, scale);
         self.revisions.number = number;
+    }
+
+    /// The stored secrets that its revisions name.
+    pub fn stored_keys(&self) -> BTreeSet<StoredKey> {
+        let of = |revision: Revision| revision.template.run.stored_keys().into_iter().cloned().collect::<Vec<_>>();
+        self.all_revisions().flat_map(of).collect()
     }
 
     /// All revisions that can get requests, the one in the configuration's fields first.

@@ -24,6 +24,7 @@ mod secret;
 pub mod size;
 pub mod special_address;
 mod spiffe;
+mod stored_secret;
 pub mod variables;
 
 pub use authorizer::{Authorizer, AuthorizerCache, AuthorizerProtocol};
@@ -47,5 +48,6 @@ pub use run::{
     AppProtocol, BadHash, Command, IN_NODE, Isolation, Job, Liveness, Metric, ModuleHash, ModuleUrl, Port,
     PortProtocol, Process, Readiness, Resources, Run, Scale, Wasm,
 };
-pub use secret::{Secret, SecretValue, secret_values};
+pub use secret::{Secret, SecretReader, SecretSource, SecretValue, TEXT_OR_MORE, secret_values};
 pub use spiffe::{BadSpiffeId, SpiffeId, TrustDomain, function_of_server_name};
+pub use stored_secret::{SecretBytes, SecretValues, StoredKey, StoredSecrets};

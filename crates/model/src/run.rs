@@ -2,7 +2,8 @@
 
 use crate::container::{Container, PersistentVolume, Volume};
 use crate::egress::{Egress, EgressPort, EgressProtocol};
-use crate::secret::Secret;
+use crate::secret::{Secret, SecretSource};
+use crate::stored_secret::StoredKey;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,6 +28,18 @@ pub enum Run {
 }
 
 impl Run {
+    /// The stored secrets that it names.
+    pub fn stored_keys(&self) -> Vec<&StoredKey> {
+        let secrets = match self {
+            Self::Command(command) => &command.secrets[..],
+            Self::Job(job) => &job.process.secrets[..],
+            Self::Wasm(wasm) => &wasm.secrets[..],
+            Self::Egress(egress) => return egress.secret_sources().filter_map(SecretSource::stored).collect(),
+            Self::External(_) => &[],
+        };
+        secrets.iter().filter_map(|secret| secret.from.stored()).collect()
+    }
+
     /// Ports with protocols other than HTTP.
     pub fn other_ports(&self) -> Vec<Port> {
         let outside = |port: &EgressPort| {

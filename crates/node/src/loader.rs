@@ -3,7 +3,7 @@
 
 use crate::engines::{Engines, NoEngine};
 use bytes::Bytes;
-use leno_model::{FunctionConfig, FunctionId, Isolation, ModuleHash, Route};
+use leno_model::{FunctionConfig, FunctionId, Isolation, ModuleHash, Route, StoredSecrets};
 use leno_policy::spec::Direction;
 use leno_proxy::extension::Extension;
 use leno_proxy::modules::Modules;
@@ -22,6 +22,8 @@ pub(crate) struct Loader {
     /// Compiled modules of extensions and components.
     pub modules: Arc<Modules>,
     pub node: Arc<Node>,
+    /// The stored secrets that the control plane has delivered.
+    pub secrets: StoredSecrets,
 }
 
 /// The resources to load.
@@ -97,7 +99,8 @@ impl Loader {
         let configs = wanted.configs.into_iter().map(|config| Load::Function(Box::new(config)));
         let routes = wanted.routes.into_iter().map(|route| Load::Route(Box::new(route)));
         for load in configs.chain(routes) {
-            let (loader, permits, engine) = (self.clone(), permits.clone(), wanted.engine);
+            let (loader, secrets, permits, engine) =
+                (self.clone(), self.secrets.clone(), permits.clone(), wanted.engine);
             loading.spawn(async move {
                 let (id, is_route) = match &load {
                     Load::Function(config) => (config.id.clone(), false),
@@ -106,7 +109,7 @@ impl Loader {
                 // Reads them before it takes a permit: a file system that hangs must not delay the
                 // loads of other functions.
                 let secrets = match &load {
-                    Load::Function(config) => ComponentSecrets::read(config).await,
+                    Load::Function(config) => ComponentSecrets::read(config, &secrets).await,
                     Load::Route(_) => ComponentSecrets::default(),
                 };
                 // The semaphore is never closed, so this does not fail.

@@ -119,9 +119,11 @@ impl Loads {
 /// configuration.
 fn concerns(update: &Update) -> BTreeSet<Subject> {
     let of = |change: &Change| match change.subject() {
-        Subject::Scale(id) | Subject::Quota(id) | Subject::Route(id) | Subject::Endpoints(id) => {
-            Subject::FunctionConfig(id)
-        }
+        Subject::Scale(id)
+        | Subject::Quota(id)
+        | Subject::Secrets(id)
+        | Subject::Route(id)
+        | Subject::Endpoints(id) => Subject::FunctionConfig(id),
         subject => subject,
     };
     update.changes.iter().map(of).collect()

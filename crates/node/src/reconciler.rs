@@ -173,6 +173,8 @@ impl Reconciler {
                 Change::Set(Resource::FunctionConfig(config)) => wanted.configs.push(keys.follow((**config).clone())),
                 Change::Set(Resource::Route(route)) => wanted.routes.push((**route).clone()),
                 Change::Set(Resource::Module(hash, bytes)) => wanted.modules.push((*hash, bytes.clone())),
+                // Components read them while they are loaded.
+                Change::Set(Resource::Secrets(id, values)) => self.loader.secrets.set(id.clone(), values.clone()),
                 Change::Set(_) | Change::Removed(_) | Change::Withdrawn(_) => {}
             }
         }

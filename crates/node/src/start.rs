@@ -125,6 +125,7 @@ pub async fn start(
     let host = InstanceHost::new(join.any_caller, join.settings.namespaces.clone());
     let has_jails = matches!(join.settings.jails, JailSupport::Available(_));
     let namespaces = join.settings.namespaces.clone();
+    let secrets = join.settings.secrets.clone();
     let images = Images::new(mesh.images.clone(), &join.settings.jails, namespaces.clone());
     let supervisor = Supervisor::start(join.settings, host.clone());
     let svids = join.membership.svids().clone();
@@ -201,7 +202,7 @@ pub async fn start(
     let reconciler = Reconciler {
         agent,
         node: node.clone(),
-        loader: Loader { engines: engines.clone(), modules, node: node.clone() },
+        loader: Loader { engines: engines.clone(), modules, node: node.clone(), secrets },
         supervisor: supervisor.clone(),
         hosted,
         images: images.clone(),

@@ -13,7 +13,9 @@ use leno_files::{FileAccess, MAX_SMALL_FILE, readers};
 use leno_identity::{TrustedServers, handshake_failure};
 use std::convert::Infallible;
 use std::error::Error;
+use std::fmt::Display;
 use std::future::{Ready, ready};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -60,11 +62,11 @@ pub enum ClientError {
     /// The address is neither `http://host…` nor `https://host…`.
     #[error("`{0}` is not an http or https address")]
     Address(String),
-    /// A file with certificates or a key cannot be used.
-    #[error("{}: {reason}", file.display())]
+    /// Certificates or a key cannot be used.
+    #[error("{source_name}: {reason}")]
     Pem {
-        /// Path of the file.
-        file: PathBuf,
+        /// Path of the file, or the name of the stored secret.
+        source_name: String,
         /// The cause, in words.
         reason: String,
     },
@@ -99,12 +101,12 @@ impl CaFile {
 
     async fn tls(self) -> Result<ClientConfig, ClientError> {
         if let Some(reason) = self.access.refusal(&self.namespace, &self.path) {
-            return Err(unusable(&self.path, reason));
+            return Err(unusable(&self.path.display(), &reason));
         }
         let (namespace, path) = (self.namespace.clone(), self.path.clone());
-        let read = move || Ok(tls(Some(&self.path), None, &self.access));
+        let read = move || Ok(tls(Some(&self.path), &self.access));
         let read = readers::run(&namespace, readers::MAX_WAIT, read).await;
-        Ok(read.map_err(|error| unusable(&path, error.to_string()))??.config)
+        Ok(read.map_err(|error| unusable(&path.display(), &error))??.config)
     }
 }
 
@@ -132,11 +134,13 @@ async fn tls_for(address: &Uri, ca_file: Option<CaFile>) -> Result<ClientConfig,
     match (address.scheme_str() == Some("https"), ca_file) {
         (true, Some(file)) => file.tls().await,
         (true, None) => {
-            let read =
-                readers::run(readers::OPERATOR, readers::MAX_WAIT, || Ok(tls(None, None, &FileAccess::Any))).await;
+            let read = readers::run(readers::OPERATOR, readers::MAX_WAIT, || Ok(tls(None, &FileAccess::Any))).await;
             Ok(read.map_err(|error| ClientError::Tls(error.to_string()))??.config)
         }
-        (false, _) => configuration(TrustedServers::default(), None),
+        (false, _) => {
+            let config = TrustedServers::default().client_config();
+            Ok(config.map_err(|error| ClientError::Tls(error.to_string()))?.with_no_client_auth())
+        }
     }
 }
 
@@ -150,50 +154,39 @@ pub struct FileTls {
 }
 
 /// A TLS configuration that trusts the certificates in the PEM file `ca_file`, or else the
-/// system's, and presents `certificate`, a certificate chain and its key, to servers that request
-/// one. It blocks.
-pub fn tls(
-    ca_file: Option<&Path>,
-    certificate: Option<(&Path, &Path)>,
-    access: &FileAccess,
+/// system's. It blocks.
+pub fn tls(ca_file: Option<&Path>, access: &FileAccess) -> Result<FileTls, ClientError> {
+    let file = ca_file.map(Path::display);
+    let read = |_: &_| ca_file.map_or_else(|| Ok(Vec::new()), |path| leno_files::read(path, access, MAX_SMALL_FILE));
+    tls_of(file.as_ref(), None, |file| read(file).map(Zeroizing::new))
+}
+
+/// A TLS configuration that trusts the PEM certificates `roots`, or else the system's, and presents
+/// `certificate`, a certificate chain and its key, to servers that request one. `read` reads each
+/// of them. It blocks.
+pub fn tls_of<S: Display>(
+    roots: Option<&S>,
+    certificate: Option<(&S, &S)>,
+    read: impl Fn(&S) -> io::Result<Zeroizing<Vec<u8>>>,
 ) -> Result<FileTls, ClientError> {
-    let (trusted, expires) = match ca_file {
-        Some(file) => trusted_in(file, access)?,
+    let read = |source: &S| read(source).map_err(|error| unusable(source, &error));
+    let (trusted, expires) = match roots {
+        Some(source) => trusted_in(source, &read(source)?)?,
         None => (trusted_by_machine()?, u64::MAX),
     };
-    let certificate = certificate.map(|(chain, key)| own_certificate(chain, key, access)).transpose()?;
-    Ok(FileTls { config: configuration(trusted, certificate)?, expires })
-}
-
-/// A certificate chain with its key, and the file of the chain for messages.
-type OwnCertificate<'a> = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>, &'a Path);
-
-fn own_certificate<'a>(
-    chain_file: &'a Path,
-    key_file: &Path,
-    access: &FileAccess,
-) -> Result<OwnCertificate<'a>, ClientError> {
-    let chain: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&read(chain_file, access)?).collect();
-    let chain = chain.map_err(|error| unusable(chain_file, error.to_string()))?;
-    let key = PrivateKeyDer::from_pem_slice(&Zeroizing::new(read(key_file, access)?));
-    Ok((chain, key.map_err(|error| unusable(key_file, error.to_string()))?, chain_file))
-}
-
-fn read(file: &Path, access: &FileAccess) -> Result<Vec<u8>, ClientError> {
-    leno_files::read(file, access, MAX_SMALL_FILE).map_err(|error| unusable(file, error.to_string()))
-}
-
-fn unusable(file: &Path, reason: String) -> ClientError {
-    ClientError::Pem { file: file.to_owned(), reason }
-}
-
-fn configuration(
-    trusted: TrustedServers,
-    certificate: Option<OwnCertificate<'_>>,
-) -> Result<ClientConfig, ClientError> {
     let builder = trusted.client_config().map_err(|error| ClientError::Tls(error.to_string()))?;
-    let Some((chain, key, chain_file)) = certificate else { return Ok(builder.with_no_client_auth()) };
-    builder.with_client_auth_cert(chain, key).map_err(|error| unusable(chain_file, error.to_string()))
+    let Some((chain_source, key_source)) = certificate else {
+        return Ok(FileTls { config: builder.with_no_client_auth(), expires });
+    };
+    let chain: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&read(chain_source)?).collect();
+    let chain = chain.map_err(|error| unusable(chain_source, &error))?;
+    let key = PrivateKeyDer::from_pem_slice(&read(key_source)?).map_err(|error| unusable(key_source, &error))?;
+    let config = builder.with_client_auth_cert(chain, key).map_err(|error| unusable(chain_source, &error))?;
+    Ok(FileTls { config, expires })
+}
+
+fn unusable(source: &dyn Display, reason: &dyn Display) -> ClientError {
+    ClientError::Pem { source_name: source.to_string(), reason: reason.to_string() }
 }
 
 /// The text of an error and of its causes, which the HTTP library's text omits.
@@ -205,16 +198,15 @@ pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-/// The certificates of a file, and when the first of them expires.
-fn trusted_in(file: &Path, access: &FileAccess) -> Result<(TrustedServers, u64), ClientError> {
-    let found = leno_identity::roots(&read(file, access)?, UnixTime::now());
-    let found = found.map_err(|error| unusable(file, error.to_string()))?;
+/// The certificates of a source, and when the first of them expires.
+fn trusted_in(source: &dyn Display, pem: &[u8]) -> Result<(TrustedServers, u64), ClientError> {
+    let found = leno_identity::roots(pem, UnixTime::now()).map_err(|error| unusable(source, &error))?;
     for refused in &found.refused {
-        tracing::warn!("{}: {refused}; it is left out", file.display());
+        tracing::warn!("{source}: {refused}; it is left out");
     }
     let expires = found.expires;
     let mut trusted = TrustedServers::default();
-    trusted.add(found).map_err(|error| unusable(file, error.to_string()))?;
+    trusted.add(found).map_err(|error| unusable(source, &error))?;
     Ok((trusted, expires))
 }
 

@@ -128,7 +128,8 @@ impl Owner {
 
     /// The names and values of the program's secrets.
     async fn secrets(&self, program: &Program<'_>) -> std::io::Result<Vec<(String, SecretValue)>> {
-        let values = secret_values(program.secrets, &self.function.namespace, &self.files).await?;
+        let reader = self.settings.secrets.reader(&self.function, self.files.clone());
+        let values = secret_values(program.secrets, &self.function, reader).await?;
         Ok(program.secrets.iter().map(|secret| secret.name.clone()).zip(values).collect())
     }
 

@@ -1,5 +1,5 @@
-//! Secrets of an instance. The supervisor reads them from files of the node when the instance
-//! starts, and passes them in its environment or in private files.
+//! Secrets of an instance. The supervisor reads them when the instance starts: from files of the
+//! node, or those that the control plane has delivered. It and passes them in its environment or in private files.
 
 use leno_model::SecretValue;
 use std::fs::{self, DirBuilder, OpenOptions};

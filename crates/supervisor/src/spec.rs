@@ -7,7 +7,7 @@ use backon::ExponentialBuilder;
 use leno_files::FileAccess;
 use leno_model::FunctionId;
 use leno_model::revision::{Revision, Template};
-use leno_model::{AppProtocol, Command, FunctionConfig, Isolation, Run, Scale};
+use leno_model::{AppProtocol, Command, FunctionConfig, Isolation, Run, Scale, StoredSecrets};
 use leno_namespaces::Namespaces;
 use std::sync::Arc;
 use std::time::Duration;
@@ -210,6 +210,8 @@ pub struct Settings {
     pub line_bytes: usize,
     /// The bounds of namespaces on this node.
     pub namespaces: Arc<Namespaces>,
+    /// The stored secrets that the control plane has delivered.
+    pub secrets: StoredSecrets,
     /// The persistent volumes; `None`: this node keeps none.
     pub volumes: Option<VolumeStore>,
 }
@@ -237,6 +239,7 @@ impl Default for Settings {
             kept_output: 64 << 10,
             line_bytes: 8192,
             namespaces: Arc::default(),
+            secrets: StoredSecrets::default(),
             volumes: None,
         }
     }

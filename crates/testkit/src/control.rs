@@ -84,6 +84,11 @@ impl Control {
         self.process.kill();
     }
 
+    /// Replaces the arguments for the next start.
+    pub fn set_arguments(&mut self, arguments: &[&str]) {
+        self.arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+    }
+
     /// Starts it again after its end, with the same files.
     pub fn start_again(&mut self) {
         self.start_again_unready();

@@ -3,6 +3,7 @@
 use crate::{Process, eventually, free_port};
 use std::io::{self, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -49,6 +50,11 @@ impl EtcdServer {
     /// The URL for clients.
     pub fn address(&self) -> String {
         format!("http://127.0.0.1:{}", self.client)
+    }
+
+    /// The folder of its data.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Kills the process.

@@ -54,7 +54,7 @@ pub fn compose(
                     let text = match field {
                         "networks" => "functions reach their callees, on whichever network",
                         "volumes" => "see the services that mount it",
-                        _ => "write `secrets` of the function, from a file of the node",
+                        _ => "write `secrets` of the function, from a StoredSecret or a file of the node",
                     };
                     notes.dropped(node.mark, &format!("{field}.{name}"), text);
                 }
@@ -127,7 +127,7 @@ impl<'c> Compose<'c> {
                 notes.manual_step(
                     *mark,
                     &path,
-                    "a secret in plain text: keep it in a file of the node, with `secrets`",
+                    "a secret in plain text: keep it in a StoredSecret or a file of the node, with `secrets`",
                 );
             }
         }
@@ -217,7 +217,11 @@ impl<'c> Compose<'c> {
                 notes.manual_step(node.mark, path, "import the output of `docker compose config` instead")
             }
             ("secrets" | "configs", _) => {
-                notes.manual_step(node.mark, path, "write `secrets` of the function, from a file of the node");
+                notes.manual_step(
+                    node.mark,
+                    path,
+                    "write `secrets` of the function, from a StoredSecret or a file of the node",
+                );
             }
             ("logging", _) => {
                 notes.dropped(node.mark, path, "`leno logs` has the output; a collector reads the node's log")

@@ -21,9 +21,11 @@ pub fn manifests(file: &Path, text_of_file: &str, namespace: Option<&str>) -> Re
             }
             "Job" => workloads.push(all.workload(manifest, true, &mut notes)),
             "Service" | "Ingress" | "ConfigMap" => {}
-            "Secret" => {
-                notes.manual_step(manifest.mark, "Secret", "write `secrets` of the function, from a file of the node")
-            }
+            "Secret" => notes.manual_step(
+                manifest.mark,
+                "Secret",
+                "write `secrets` of the function, from a StoredSecret or a file of the node",
+            ),
             "HorizontalPodAutoscaler" => {
                 notes.manual_step(manifest.mark, "HorizontalPodAutoscaler", "see `scale` of a Function")
             }
@@ -430,7 +432,7 @@ fn mount(mounted: &Node, pod: &Node, workload: &mut Workload, path: &str, notes:
         notes.manual_step(
             mounted.mark,
             path,
-            format!("{target}: write `secrets` of the function, from a file of the node"),
+            format!("{target}: write `secrets` of the function, from a StoredSecret or a file of the node"),
         );
     } else {
         notes.manual_step(

@@ -15,6 +15,7 @@ mod protocol;
 mod question;
 mod question_error;
 mod resource;
+mod secrets;
 mod view;
 
 /// The protocol, generated from `proto/leno/v1/discovery.proto`.
@@ -29,7 +30,7 @@ pub use load::{Bounds, Capacity, Lease, LimitDemand, LimitShare, Load, Observati
 pub use messages::{MAX_REASON, NodeCertificates, NodeOffer};
 pub use placement::Placement;
 pub use protocol::{
-    AUTHORITIES, MACHINES, MAX_MESSAGE, PROTOCOLS, QUESTIONS, RELEASE, REVOKED, protocols, shared_protocol,
+    AUTHORITIES, MACHINES, MAX_MESSAGE, PROTOCOLS, QUESTIONS, RELEASE, REVOKED, SECRETS, protocols, shared_protocol,
 };
 pub use question::{Answer, Question, ReplayExample, ReplaySummary, ReplayVerdict};
 pub use question_error::{BadAnswer, BadQuestion};

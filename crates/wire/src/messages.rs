@@ -67,6 +67,7 @@ impl From<&Subject> for v1::Subject {
             Subject::Module(hash) => (v1::Kind::Module, hash.to_string()),
             Subject::Scale(function) => (v1::Kind::Scale, function.to_string()),
             Subject::Quota(function) => (v1::Kind::Quota, function.to_string()),
+            Subject::Secrets(function) => (v1::Kind::Secrets, function.to_string()),
             Subject::FunctionConfig(function) => (v1::Kind::Slice, function.to_string()),
             Subject::Route(function) => (v1::Kind::Route, function.to_string()),
             Subject::Endpoints(function) => (v1::Kind::Endpoints, function.to_string()),
@@ -88,6 +89,7 @@ pub fn subject(sent: Option<&v1::Subject>) -> Result<Subject, Status> {
     let subject = match sent.kind() {
         v1::Kind::Scale => Subject::Scale(function()?),
         v1::Kind::Quota => Subject::Quota(function()?),
+        v1::Kind::Secrets => Subject::Secrets(function()?),
         v1::Kind::Slice => Subject::FunctionConfig(function()?),
         v1::Kind::Route => Subject::Route(function()?),
         v1::Kind::Endpoints => Subject::Endpoints(function()?),

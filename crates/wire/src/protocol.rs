@@ -8,7 +8,7 @@ use tonic::Status;
 pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
 /// The versions of the protocol that this crate speaks. `Protocols` in `discovery.proto` has the
 /// rule for a new version.
-pub const PROTOCOLS: RangeInclusive<u32> = 1..=4;
+pub const PROTOCOLS: RangeInclusive<u32> = 1..=5;
 /// The first version in which a node names the authorities of its certificates and proves that it
 /// accepts certificates of another authority.
 pub const AUTHORITIES: u32 = 2;
@@ -16,6 +16,8 @@ pub const AUTHORITIES: u32 = 2;
 pub const MACHINES: u32 = 3;
 /// The first version in which the control plane sends nodes the revoked memberships.
 pub const REVOKED: u32 = 4;
+/// The first version in which the control plane sends nodes stored secrets.
+pub const SECRETS: u32 = 5;
 /// The first version in which the control plane queries nodes.
 pub const QUESTIONS: u32 = 2;
 /// Maximum size of one message in bytes. A delta is cut long before that, unless a single resource

@@ -6,10 +6,11 @@
 use crate::encoding::{EncodingError, Observe, from_bytes_observed, to_bytes};
 use crate::load::{Bounds, Lease};
 use crate::placement::Placement;
+use crate::secrets;
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use leno_identity::{BadSpiffeId, CertificateDer, TrustBundle};
-use leno_model::{FunctionConfig, FunctionId, InstanceState, Locality, MeshConfig, ModuleHash, Route};
+use leno_model::{FunctionConfig, FunctionId, InstanceState, Locality, MeshConfig, ModuleHash, Route, SecretValues};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -36,6 +37,8 @@ pub enum Subject {
     Scale(FunctionId),
     /// The node's shares of a function's rate limits. Only for nodes with [`Placement::Scheduled`].
     Quota(FunctionId),
+    /// The stored secrets that a function's documents name. Only for nodes that host the function.
+    Secrets(FunctionId),
     /// A WebAssembly module that function configurations name.
     Module(ModuleHash),
     /// The configuration of one function's sidecars and supervisor. A subscription also covers the
@@ -64,6 +67,8 @@ pub enum Resource {
     Scale(FunctionId, Vec<Bounds>),
     /// The node's shares of a function's rate limits.
     Quota(FunctionId, Lease),
+    /// The stored secrets that a function's documents name.
+    Secrets(FunctionId, Arc<SecretValues>),
     /// A WebAssembly module that function configurations name, with its hash.
     Module(ModuleHash, Bytes),
     /// The configuration of one function's sidecars and supervisor.
@@ -151,6 +156,7 @@ impl Resource {
             Self::Module(hash, _) => Subject::Module(*hash),
             Self::Scale(function, _) => Subject::Scale(function.clone()),
             Self::Quota(function, _) => Subject::Quota(function.clone()),
+            Self::Secrets(function, _) => Subject::Secrets(function.clone()),
             Self::FunctionConfig(config) => Subject::FunctionConfig(config.id.clone()),
             Self::Route(route) => Subject::Route(route.id.clone()),
             Self::Endpoints(function, _) => Subject::Endpoints(function.clone()),
@@ -196,6 +202,9 @@ impl Resource {
             }
             Subject::Scale(id) => Self::Scale(id.clone(), from_bytes_observed(payload, observe).map_err(unread)?),
             Subject::Quota(id) => Self::Quota(id.clone(), from_bytes_observed(payload, observe).map_err(unread)?),
+            Subject::Secrets(id) => {
+                Self::Secrets(id.clone(), Arc::new(secrets::decode(payload, observe).map_err(unread)?))
+            }
             Subject::Endpoints(id) => {
                 Self::Endpoints(id.clone(), from_bytes_observed(payload, observe).map_err(unread)?)
             }
@@ -274,6 +283,7 @@ impl fmt::Display for Subject {
             Self::Module(hash) => write!(f, "the module {hash}"),
             Self::Scale(function) => write!(f, "the bounds of {function}"),
             Self::Quota(function) => write!(f, "the shares of {function}"),
+            Self::Secrets(function) => write!(f, "the stored secrets of {function}"),
             Self::FunctionConfig(function) => write!(f, "the configuration of {function}"),
             Self::Route(function) => write!(f, "the route to {function}"),
             Self::Endpoints(function) => write!(f, "the endpoints of {function}"),

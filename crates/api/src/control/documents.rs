@@ -3,8 +3,8 @@
 use super::error::ApiError;
 use super::quota::Namespaces;
 use super::types::File;
-use leno_config::{Document, DocumentId, Effort, Problem, Snapshot};
-use leno_intake::Intake;
+use leno_config::{Document, DocumentId, Effort, Problem, SecretSet, Snapshot};
+use leno_intake::{Intake, Source, Unstored};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -35,11 +35,11 @@ pub(super) fn check_names(files: &[File]) -> Result<(), ApiError> {
 pub(super) fn compile(
     intake: &Intake,
     documents: &Documents,
-    ordered: &[&Document],
+    source: impl Source,
     before: &Namespaces,
     effort: &Effort,
 ) -> Result<(Snapshot, Namespaces), ApiError> {
-    let snapshot = intake.check(ordered, effort)?;
+    let snapshot = intake.check(source, effort)?;
     // This comes before functions get copies of the rules, which can be much larger than the
     // documents.
     let namespaces = Namespaces::of(documents, &snapshot);
@@ -47,11 +47,12 @@ pub(super) fn compile(
     Ok((snapshot, namespaces))
 }
 
-/// Checks texts as a control plane without any document would check a request with them.
+/// Checks texts as a control plane without any document would check a request with them. `stored`:
+/// the stored secrets that it has nevertheless; `None`: they are not known.
 ///
 /// # Errors
 /// Everything for which it would refuse the request.
-pub fn check(intake: &Intake, files: &[File]) -> Result<Snapshot, Vec<Problem>> {
+pub fn check(intake: &Intake, files: &[File], stored: Option<SecretSet>) -> Result<Snapshot, Vec<Problem>> {
     let checked = || {
         check_names(files)?;
         let (documents, order) = read(files)?;
@@ -60,7 +61,7 @@ pub fn check(intake: &Intake, files: &[File]) -> Result<Snapshot, Vec<Problem>> 
         if ordered.is_empty() {
             return Err(ApiError::Bad("there is no document".to_owned()));
         }
-        compile(intake, &documents, &ordered, &Namespaces::default(), &Effort::unbounded())
+        compile(intake, &documents, Unstored(&ordered, stored.clone()), &Namespaces::default(), &Effort::unbounded())
     };
     match checked() {
         Ok((snapshot, _)) => Ok(snapshot),

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use axum::http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 use leno_config::Problem;
-use leno_control::{PublishError, StoreError};
+use leno_control::{DefinitionsError, PublishError, StoreError};
 use leno_intake::IntakeError;
 
 /// `retry-after`, in seconds.
@@ -21,6 +21,17 @@ pub enum ApiError {
     /// The token does not allow this.
     #[error("{0}")]
     Forbidden(String),
+    /// A namespace would exceed its quota.
+    #[error("{reason}")]
+    Quota {
+        /// The namespace.
+        namespace: String,
+        /// The bound and the fix.
+        reason: String,
+    },
+    /// The control plane cannot deliver what the documents define.
+    #[error(transparent)]
+    Definitions(DefinitionsError),
     /// A malformed request.
     #[error("{0}")]
     Bad(String),
@@ -54,8 +65,8 @@ impl ApiError {
     fn status(&self) -> StatusCode {
         match self {
             Self::Unauthenticated => StatusCode::UNAUTHORIZED,
-            Self::Forbidden(_) => StatusCode::FORBIDDEN,
-            Self::Bad(_) => StatusCode::BAD_REQUEST,
+            Self::Forbidden(_) | Self::Quota { .. } => StatusCode::FORBIDDEN,
+            Self::Bad(_) | Self::Definitions(_) => StatusCode::BAD_REQUEST,
             Self::Problems(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Conflict(_) | Self::Busy(_) => StatusCode::CONFLICT,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
@@ -118,7 +129,7 @@ impl From<PublishError> for ApiError {
     fn from(error: PublishError) -> Self {
         match error {
             PublishError::Store(error) => error.into(),
-            error @ PublishError::Definitions(_) => Self::Bad(error.to_string()),
+            PublishError::Definitions(error) => Self::Definitions(error),
         }
     }
 }

@@ -5,12 +5,14 @@
 //! It stores the change if the documents are still the same.
 
 mod check;
+mod secrets;
 
 use super::audit;
 use super::documents::Documents;
 use super::error::ApiError;
 use super::queries;
 use super::quota::Namespaces;
+use super::sealing::SealedValues;
 use super::service::{DocumentEntry, DocumentValue, Service, entry, key, now};
 use super::tokens::Caller;
 use super::turns::{Limits, Turn, Turns};
@@ -20,11 +22,11 @@ use anyhow::{Context, Result};
 use arc_swap::ArcSwap;
 use check::{CheckedChange, Outcome, difference, in_order};
 use leno_config::{Document, DocumentId, Effort, Problem, Snapshot};
-use leno_control::{Authorities, Control, Definitions, Status, Store, StoreError, Transaction};
+use leno_control::{Authorities, Control, Definitions, Secrets, Status, Store, Transaction};
 use leno_identity::{Authority, AuthorityFile, TrustDomain};
 use leno_intake::{Intake, Tags};
 use leno_model::CandidatePrograms;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,6 +82,8 @@ struct Base {
     /// a change replaces or deletes them.
     broken: Arc<BTreeMap<DocumentId, Vec<Problem>>>,
     in_force: Option<Arc<Definitions>>,
+    /// The values of stored secrets.
+    secrets: Arc<Secrets>,
     /// The store can differ from `documents`, or from the definitions in force.
     stale: bool,
 }
@@ -130,10 +134,12 @@ impl Leading {
         }
         block_in_place(|| {
             service.read()?;
-            let (documents, broken) = read_all(&service.state().entries.documents);
+            secrets::seal_anew(service)?;
+            let (documents, mut broken) = read_all(&service.state().entries.documents);
+            writer.base.secrets = Arc::new(secrets::open_all(service, &mut broken));
             (writer.base.documents, writer.base.broken) = (Arc::new(documents), Arc::new(broken));
             writer.base.generation += 1;
-            Ok::<_, StoreError>(())
+            Ok::<_, ApiError>(())
         })?;
         let outcome = self.publish_stored(service, writer).await;
         match &outcome {
@@ -161,7 +167,8 @@ impl Leading {
         }
         let ordered = in_order(&base.documents, &BTreeMap::new(), &service.state().entries.documents);
         let snapshot = block_in_place(|| self.intake.check(&ordered[..], &Effort::unbounded()))?;
-        let (published, definitions) = self.intake.publish(&self.control, &snapshot).await?;
+        let (published, definitions) =
+            self.intake.publish(&self.control, &snapshot, Some((*base.secrets).clone())).await?;
         tracing::info!(
             documents = base.documents.len(),
             functions = published.functions,
@@ -172,6 +179,11 @@ impl Leading {
         self.namespaces.store(Arc::new(Namespaces::of(&base.documents, &snapshot)));
         base.generation += 1;
         Ok(())
+    }
+
+    /// The names of functions, jobs and External documents that name a stored secret.
+    pub(super) fn secret_users(&self, id: &DocumentId) -> Vec<String> {
+        self.namespaces.load().secret_users(id)
     }
 
     /// The quota and use of each namespace.
@@ -255,7 +267,8 @@ impl Leading {
             let generation = base.generation + 1;
             self.namespaces.store(Arc::new(checked.namespaces));
             let (documents, in_force) = (Arc::new(checked.documents), Some(Arc::new(definitions)));
-            writer.base = Base { generation, documents, broken: Arc::default(), in_force, stale: false };
+            let secrets = Arc::new(checked.secrets);
+            writer.base = Base { generation, documents, broken: Arc::default(), in_force, secrets, stale: false };
             service.state_mut().not_in_force.clear();
             self.trim(service, &mut writer);
             return Ok(checked.answer);
@@ -292,7 +305,7 @@ impl Leading {
         service: &Service,
         writer: &mut Writer,
         caller: &Caller,
-        CheckedChange { actions, .. }: &CheckedChange,
+        CheckedChange { actions, sealed, .. }: &CheckedChange,
         definitions: &Definitions,
     ) -> Result<u64, ApiError> {
         let (mut transaction, mut changes, at) = (Transaction::default(), Vec::new(), now().as_secs_f64());
@@ -304,8 +317,8 @@ impl Leading {
         for (id, action, document) in actions.iter().filter(|(_, action, _)| *action != Action::Unchanged) {
             let before = versions.get(id).copied().unwrap_or_default();
             let value = document.as_ref().map(|document| {
-                let value = DocumentValue { text: document.text().to_owned(), by: caller.name.clone(), at };
-                serde_json::to_vec(&value)
+                let (text, sealed) = (document.text().to_owned(), sealed.get(id).cloned());
+                serde_json::to_vec(&DocumentValue { text, by: caller.name.clone(), at, sealed })
             });
             let value = value.transpose().map_err(|error| ApiError::Unavailable(error.to_string()))?;
             transaction.expect(key(id), before);
@@ -321,7 +334,9 @@ impl Leading {
         };
         let (differing, removed) = difference(writer.base.in_force.as_deref(), definitions);
         let same_mesh = writer.base.in_force.as_ref().is_some_and(|before| {
-            (&before.mesh, &before.modules) == (&definitions.mesh, &definitions.modules) && !writer.base.stale
+            (&before.mesh, &before.modules, &before.secrets)
+                == (&definitions.mesh, &definitions.modules, &definitions.secrets)
+                && !writer.base.stale
         });
         let published = if same_mesh {
             // Encoding unchanged functions would take longest if there are many.
@@ -333,13 +348,14 @@ impl Leading {
             (Ok(()), Some(revision)) => {
                 let (changed, removed) = (differing.len(), removed.len());
                 tracing::info!(revision, by = caller.name, changed, removed, "documents have changed");
-                self.remember(service, actions, caller, revision, at);
+                self.remember(service, (actions, sealed), caller, revision, at);
                 service.log(&entry);
                 Ok(revision)
             }
             (Err(error), Some(revision)) => {
                 writer.base.stale = true;
                 service.log(&entry);
+                let error = error.without_what_is_hidden(caller, &BTreeSet::new());
                 Err(ApiError::Unavailable(format!("stored as revision {revision}, and not in force yet: {error}")))
             }
             (Err(error), None) => {
@@ -354,7 +370,7 @@ impl Leading {
     fn remember(
         &self,
         service: &Service,
-        actions: &[(DocumentId, Action, Option<Document>)],
+        (actions, sealed): (&[(DocumentId, Action, Option<Document>)], &BTreeMap<DocumentId, SealedValues>),
         caller: &Caller,
         revision: u64,
         at: f64,
@@ -365,7 +381,8 @@ impl Leading {
             match (action, document) {
                 (Action::Unchanged, _) => {}
                 (_, Some(document)) => {
-                    let value = DocumentValue { text: document.text().to_owned(), by: caller.name.clone(), at };
+                    let (text, sealed) = (document.text().to_owned(), sealed.get(id).cloned());
+                    let value = DocumentValue { text, by: caller.name.clone(), at, sealed };
                     state.entries.documents.insert(id.clone(), DocumentEntry { version: revision, value });
                 }
                 (_, None) => drop(state.entries.documents.remove(id)),
@@ -438,7 +455,10 @@ pub fn first_mesh(service: &Service, file: &Path) -> Result<()> {
     );
     Snapshot::of_documents([document]).map_err(told)?;
     let (id, caller) = (document.id().clone(), Caller::control_plane());
-    let value = DocumentValue { text: document.text().to_owned(), by: caller.name.clone(), at: now().as_secs_f64() };
+    let value = {
+        let (text, by, at) = (document.text().to_owned(), caller.name.clone(), now().as_secs_f64());
+        DocumentValue { text, by, at, sealed: None }
+    };
     let mut transaction = Transaction::default();
     transaction.expect(key(&id), 0);
     transaction.put(key(&id), serde_json::to_vec(&value)?);

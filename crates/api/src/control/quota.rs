@@ -4,11 +4,16 @@ use super::error::ApiError;
 use super::types::{NamespaceStatus, NodeBounds, Share};
 use leno_config::{Document, DocumentId, NamespaceQuota, NamespaceUse, Snapshot};
 use leno_control::FunctionStatus;
-use std::collections::BTreeMap;
+use leno_model::FunctionId;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Use and quota of each namespace with documents or a quota.
 #[derive(Default)]
-pub(super) struct Namespaces(BTreeMap<String, (NamespaceUse, NamespaceQuota)>);
+pub(super) struct Namespaces {
+    all: BTreeMap<String, (NamespaceUse, NamespaceQuota)>,
+    /// The functions, jobs and External documents that name each stored secret.
+    secret_users: BTreeMap<(String, String), BTreeSet<FunctionId>>,
+}
 
 impl Namespaces {
     /// The namespaces of these documents, from which the snapshot was compiled.
@@ -18,20 +23,27 @@ impl Namespaces {
             uses.entry(&id.namespace).or_default().document_bytes += document.text().len() as u64;
         }
         let with_quota = |(name, used): (&str, NamespaceUse)| (name.to_owned(), (used, snapshot.quota(name).clone()));
-        Self(uses.into_iter().map(with_quota).collect())
+        Self { all: uses.into_iter().map(with_quota).collect(), secret_users: snapshot.secret_users() }
     }
 
     /// Refuses a change after which a namespace exceeds its quota by more than `before`.
     pub(super) fn check(&self, before: &Self) -> Result<(), ApiError> {
         let nothing = NamespaceUse::default();
-        for (namespace, (used, quota)) in &self.0 {
-            let before = before.0.get(namespace).map_or(&nothing, |(used, _)| used);
+        for (namespace, (used, quota)) in &self.all {
+            let before = before.all.get(namespace).map_or(&nothing, |(used, _)| used);
             if let Some(overrun) = used.overruns(quota, before).first() {
                 let fix = format!("remove some, or have `{}` of its NamespaceQuota document raised", overrun.field);
-                return Err(ApiError::Forbidden(format!("the namespace {namespace}: {overrun}; {fix}")));
+                let reason = format!("the namespace {namespace}: {overrun}; {fix}");
+                return Err(ApiError::Quota { namespace: namespace.clone(), reason });
             }
         }
         Ok(())
+    }
+
+    /// The functions, jobs and External documents that name a stored secret.
+    pub(super) fn secret_users(&self, id: &DocumentId) -> Vec<String> {
+        let users = self.secret_users.get(&(id.namespace.clone(), id.name.clone()));
+        users.into_iter().flatten().map(ToString::to_string).collect()
     }
 
     /// Use and bounds of each namespace. Nodes report the number of instances.
@@ -48,6 +60,8 @@ impl Namespaces {
                 instances,
                 rules: Share::new(used.rules, quota.rules),
                 document_bytes: Share::new(used.document_bytes, quota.document_bytes),
+                secrets: Share::new(used.secrets, quota.secrets),
+                secret_bytes: Share::new(used.secret_bytes, quota.secret_bytes),
                 hosts: quota.hosts.clone(),
                 engines: quota
                     .engines
@@ -56,6 +70,6 @@ impl Namespaces {
                 node: NodeBounds::from(&quota.bounds),
             }
         };
-        self.0.iter().map(row).collect()
+        self.all.iter().map(row).collect()
     }
 }

@@ -9,8 +9,8 @@ use super::service::Service;
 use super::tokens::Caller;
 use super::types::{
     AuditEntry, AuthorityAnswer, ChangeAnswer, ChangeRequest, CordonRequest, Documents, JoinTokenRequest,
-    NamespaceStatus, NewJoinToken, NewToken, Refusal, RerunAnswer, Role, RotationRequest, StoredDocument, TokenInfo,
-    TokenRequest,
+    NamespaceStatus, NewJoinToken, NewToken, Refusal, RerunAnswer, Role, RotationRequest, SecretStatus, StoredDocument,
+    TokenInfo, TokenRequest,
 };
 use super::views;
 use crate::jobs;
@@ -46,6 +46,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         .route("/v1/documents/{kind}/{namespace}/{name}", get(document))
         .route("/v1/status", get(status))
         .route("/v1/namespaces", get(namespaces))
+        .route("/v1/secrets", get(secrets))
         .route("/v1/functions", get(views::functions))
         .route("/v1/functions/{namespace}/{name}/rollout", post(rollout))
         .route("/v1/instances", get(views::instances))
@@ -89,6 +90,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         document,
         status,
         namespaces,
+        secrets,
         views::functions,
         rollout,
         views::instances,
@@ -286,6 +288,19 @@ async fn namespaces(
     let mut namespaces = leading.namespaces(&service.statuses.of(&leading.control).await);
     namespaces.retain(|status| caller.is_everywhere() || caller.namespaces.contains(&status.namespace));
     Ok(Json(namespaces))
+}
+
+/// Stored secrets: their keys, sizes, when they changed, and who names them. No request returns values.
+#[utoipa::path(
+    get, path = "/v1/secrets",
+    responses(
+        (status = 200, description = "Those that the token may read.", body = Vec<SecretStatus>),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 421, description = "Another control plane leads; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn secrets(caller: Caller, State(service): State<Arc<Service>>) -> Result<Json<Vec<SecretStatus>>, ApiError> {
+    service.secrets(&caller).map(Json)
 }
 
 /// What instances of a function or a job wrote to standard output and standard error. Nodes keep the latest 64 KiB of each instance that runs, and of

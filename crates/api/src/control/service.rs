@@ -4,6 +4,7 @@ use super::audit::{self, Lines};
 use super::error::ApiError;
 use super::forward::Leader;
 use super::leading::Leading;
+use super::sealing::{SealedValues, SealingKeys};
 use super::tls::ApiCertificate;
 use super::tokens::{self, Caller, Token};
 use super::types::{
@@ -36,6 +37,8 @@ pub struct Service {
     pub(crate) lines: Option<Lines>,
     /// The certificate of the API.
     pub api_certificate: ApiCertificate,
+    /// The keys of stored secrets.
+    pub(super) keys: SealingKeys,
     pub(crate) statuses: Statuses,
     state: RwLock<State>,
 }
@@ -95,7 +98,7 @@ impl Entries {
             let Some(value) = value else { return drop(self.documents.remove(&id)) };
             let value = serde_json::from_slice(value).unwrap_or_else(|error| {
                 damaged(&error);
-                DocumentValue { text: String::new(), by: String::new(), at: 0.0 }
+                DocumentValue { text: String::new(), by: String::new(), at: 0.0, sealed: None }
             });
             self.documents.insert(id, DocumentEntry { version, value });
         } else if let Some(id) = key.strip_prefix(TOKENS) {
@@ -146,13 +149,21 @@ pub struct DocumentValue {
     pub by: String,
     /// Time of the application, in seconds since 1970.
     pub at: f64,
+    /// The values of a StoredSecret, which its text stands for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed: Option<SealedValues>,
 }
 
 impl Service {
-    /// A service of this store, with a file for the audit log.
-    pub fn new(backend: Arc<dyn Backend>, lines: Option<Lines>, api_certificate: ApiCertificate) -> Arc<Self> {
+    /// A service of this store, with a file for the audit log. `keys` encrypt stored secrets.
+    pub fn new(
+        backend: Arc<dyn Backend>,
+        lines: Option<Lines>,
+        api_certificate: ApiCertificate,
+        keys: SealingKeys,
+    ) -> Arc<Self> {
         let (statuses, state) = Default::default();
-        Arc::new(Self { backend, lines, api_certificate, statuses, state })
+        Arc::new(Self { backend, lines, api_certificate, keys, statuses, state })
     }
 
     /// No caller holds the lock across an await.
@@ -340,7 +351,7 @@ impl Service {
 
 impl DocumentEntry {
     fn stored(&self, id: &DocumentId) -> StoredDocument {
-        let DocumentValue { text, by, at } = &self.value;
+        let DocumentValue { text, by, at, .. } = &self.value;
         let (document, text) = (id.into(), text.clone());
         StoredDocument { document, version: self.version, by: by.clone(), changed: *at, text }
     }

@@ -134,12 +134,17 @@ impl Caller {
 
     /// Whether the caller may read a document.
     pub fn may_read(&self, id: &DocumentId) -> bool {
-        self.is_everywhere() || self.namespaces.contains(&id.namespace)
+        self.may_know_namespace(&id.namespace)
     }
 
     /// Whether the caller may know a function's name.
     pub fn may_know(&self, id: &FunctionId) -> bool {
-        self.is_everywhere() || self.namespaces.contains(&id.namespace)
+        self.may_know_namespace(&id.namespace)
+    }
+
+    /// Whether the caller may know a namespace.
+    pub fn may_know_namespace(&self, namespace: &str) -> bool {
+        self.is_everywhere() || self.namespaces.contains(namespace)
     }
 
     /// Refuses a document that belongs to, or affects, a namespace outside of the token's.

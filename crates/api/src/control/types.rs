@@ -4,16 +4,19 @@ mod authority;
 mod namespaces;
 mod nodes;
 mod replay;
+mod secrets;
 mod tokens;
 
 pub use authority::{AuthorityAnswer, RotationAction, RotationEnd, RotationRequest, TrustedRoot};
 pub use namespaces::{NamespaceStatus, NodeBounds, Share};
 pub use nodes::{CordonRequest, JoinTokenRequest, NewJoinToken};
 pub use replay::{FunctionReplay, Replay, ReplayExample, ReplayVerdict, UnjudgedRequests};
+pub use secrets::{SecretKey, SecretStatus};
 pub use tokens::{NewToken, Role, TokenInfo, TokenRequest};
 
 use leno_config::{DocumentId, Problem};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::path::PathBuf;
 use utoipa::ToSchema;
 
@@ -21,7 +24,7 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Name {
-    /// `Mesh`, `Function`, `Job`, `External`, `Chain`, `Policy`, `NamespaceQuota`, `NetworkPolicy`, `CiliumNetworkPolicy` or `CiliumClusterwideNetworkPolicy`.
+    /// `Mesh`, `Function`, `Job`, `External`, `Chain`, `Policy`, `StoredSecret`, `NamespaceQuota`, `NetworkPolicy`, `CiliumNetworkPolicy` or `CiliumClusterwideNetworkPolicy`.
     pub kind: String,
     /// Empty for documents of the whole mesh.
     #[serde(default)]
@@ -52,13 +55,20 @@ pub struct ChangeRequest {
 }
 
 /// A text with any number of YAML or JSON documents.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct File {
     /// Its name in reported problems.
     pub name: String,
     /// Its documents, separated by `---`.
     pub text: String,
+}
+
+/// Without the text, which may hold secrets.
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "File({})", self.name)
+    }
 }
 
 /// A document and the version that it must have; 0: there must be none.
@@ -138,7 +148,7 @@ pub struct StoredDocument {
     pub by: String,
     /// When, in seconds since 1970.
     pub changed: f64,
-    /// As it was applied.
+    /// As it was applied; a StoredSecret without its values.
     pub text: String,
 }
 

@@ -111,6 +111,7 @@ impl World {
             configs,
             modules: snapshot.modules().clone(),
             permissions: snapshot.permissions(),
+            secrets: None,
         })
     }
 

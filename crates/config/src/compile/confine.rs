@@ -1,7 +1,7 @@
 //! `spec.resources` and `spec.secrets` of functions and jobs.
 
-use super::fields;
 use super::process::Kind;
+use super::{Context, fields, stored_secret};
 use crate::document::{Resources, Secret, SecretAs};
 use crate::problem::Scope;
 use std::collections::BTreeMap;
@@ -35,6 +35,8 @@ pub(super) fn read_only_paths(list: &Scope<'_>, paths: &[PathBuf]) -> Vec<PathBu
 }
 
 pub(super) fn secrets(
+    context: &Context<'_>,
+    namespace: &str,
     kind: Kind,
     list: &Scope<'_>,
     written: &[Secret],
@@ -59,7 +61,7 @@ pub(super) fn secrets(
         if secrets.iter().any(|other| other.name == *name && other.environment == environment) {
             field.problem(format!("`{name}` is there twice"), "give each its own name");
         }
-        let from = fields::relative(&scope.field("from"), from);
+        let from = stored_secret::source(context, &scope.field("from"), namespace, from);
         secrets.push(leno_model::Secret { name: name.clone(), from, environment });
     }
     secrets

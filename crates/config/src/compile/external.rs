@@ -2,7 +2,7 @@
 
 use super::fields::{self, DAY, MILLISECOND};
 use super::header::{self, Use};
-use super::{Context, TypedDocument, metadata, text};
+use super::{Context, TypedDocument, metadata, stored_secret, text};
 use crate::document::{self, EgressNodes, ExternalCredential, ExternalPort, ExternalSpec, ExternalTls};
 use crate::duration::Duration;
 use crate::host;
@@ -16,7 +16,6 @@ use leno_model::revision::Plan;
 use leno_policy::spec::Cidr;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Longest useful wait for a connection.
@@ -64,8 +63,8 @@ pub(super) fn external(
         addresses: cidrs(context, &scope.field("addresses"), namespace, &spec.addresses),
         resolves_to: cidrs(context, &scope.field("resolvesTo"), namespace, &spec.resolves_to),
         ports: ports(&scope.field("ports"), spec),
-        tls: tls(context, &scope, spec),
-        credentials: credentials(&scope, spec),
+        tls: tls(context, &scope, namespace, spec),
+        credentials: credentials(context, &scope, namespace, spec),
         connect_timeout: connect,
         trace_context: spec.trace_context,
         by_egress_nodes: context.egress_nodes == EgressNodes::Egress,
@@ -201,13 +200,13 @@ fn ports(list: &Scope<'_>, spec: &ExternalSpec) -> Vec<EgressPort> {
     ports
 }
 
-fn tls(context: &Context<'_>, scope: &Scope<'_>, spec: &ExternalSpec) -> EgressTls {
+fn tls(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, spec: &ExternalSpec) -> EgressTls {
     let Some(ExternalTls { ca_file, certificate, key, server_name }) = &spec.tls else { return EgressTls::default() };
     let scope = scope.field("tls");
     if !spec.ports.iter().any(|port| port.protocol == EgressProtocol::Https) {
         scope.problem("no port has `protocol: https`, so the node begins no TLS", "remove it, or change the port");
     }
-    let file = |field: &str, path: &PathBuf| fields::file(context.inputs, &scope.field(field), path);
+    let file = |field: &str, source| stored_secret::existing(context, &scope.field(field), namespace, source);
     let pair = match (certificate, key) {
         (Some(certificate), Some(key)) => Some((file("certificate", certificate), file("key", key))),
         (None, None) => None,
@@ -229,13 +228,13 @@ fn tls(context: &Context<'_>, scope: &Scope<'_>, spec: &ExternalSpec) -> EgressT
         name
     };
     EgressTls {
-        ca_file: ca_file.as_ref().map(|path| file("caFile", path)),
+        ca_file: ca_file.as_ref().map(|source| file("caFile", source)),
         certificate: pair,
         server_name: server_name.as_ref().and_then(normal),
     }
 }
 
-fn credentials(scope: &Scope<'_>, spec: &ExternalSpec) -> Vec<Credential> {
+fn credentials(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, spec: &ExternalSpec) -> Vec<Credential> {
     let list = scope.field("credentials");
     let mut credentials: Vec<Credential> = Vec::new();
     if !spec.credentials.is_empty() {
@@ -273,7 +272,8 @@ fn credentials(scope: &Scope<'_>, spec: &ExternalSpec) -> Vec<Credential> {
         if credentials.iter().any(|other| other.header == name) {
             scope.field("header").problem(format!("`{name}` is set twice"), "remove one of the two");
         }
-        credentials.push(Credential { header: name, form, from: fields::relative(&scope.field("from"), from) });
+        let from = stored_secret::source(context, &scope.field("from"), namespace, from);
+        credentials.push(Credential { header: name, form, from });
     }
     credentials
 }

@@ -199,7 +199,7 @@ fn run(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &Functio
     }
     match (program.then_some(()), &spec.wasm, &spec.external) {
         (Some(()), None, None) => leno_model::Run::Command(command(context, scope, id, spec)),
-        (None, Some(component), None) => wasm::wasm(context, scope, spec, component)
+        (None, Some(component), None) => wasm::wasm(context, scope, &id.namespace, spec, component)
             .map_or(leno_model::Run::External(Vec::new()), leno_model::Run::Wasm),
         (None, None, Some(addresses)) => leno_model::Run::External(external(context, scope, id, addresses)),
         (None, None, None) => {
@@ -310,7 +310,14 @@ fn command(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &Fun
         argv: argv.to_vec(),
         directory: fields::relative(&scope.field("workingDirectory"), directory),
         env: spec.env.clone(),
-        secrets: confine::secrets(Kind::Instance, &scope.field("secrets"), &spec.secrets, &spec.env),
+        secrets: confine::secrets(
+            context,
+            &id.namespace,
+            Kind::Instance,
+            &scope.field("secrets"),
+            &spec.secrets,
+            &spec.env,
+        ),
         resources: confine::resources(&scope.field("resources"), &spec.resources),
         isolation,
         read_only_paths: confine::read_only_paths(&scope.field("readOnlyPaths"), &spec.read_only_paths),

@@ -74,7 +74,7 @@ pub(super) fn job(
         argv,
         directory: fields::relative(&scope.field("workingDirectory"), directory),
         env: spec.env.clone(),
-        secrets: confine::secrets(Kind::Job, &scope.field("secrets"), &spec.secrets, &spec.env),
+        secrets: confine::secrets(context, &id.namespace, Kind::Job, &scope.field("secrets"), &spec.secrets, &spec.env),
         resources: confine::resources(&scope.field("resources"), &spec.resources),
         isolation,
         read_only_paths: confine::read_only_paths(&scope.field("readOnlyPaths"), &spec.read_only_paths),

@@ -37,6 +37,7 @@ mod revisions;
 mod rollout;
 mod scale;
 mod sidecar;
+pub(crate) mod stored_secret;
 pub(crate) mod template;
 pub(crate) mod text;
 mod warnings;
@@ -50,6 +51,7 @@ use crate::foreign::ForeignDocument;
 use crate::namespace::Namespaces;
 use crate::permissions;
 use crate::problem::{Origin, Problem, Scope};
+use crate::secrets::SecretSet;
 use crate::snapshot::{Policy, Read, Snapshot};
 use crate::yaml::Node;
 use leno_model::FunctionId;
@@ -93,6 +95,8 @@ pub struct Documents {
     pub chains: Vec<Arc<TypedDocument<document::Chain>>>,
     /// Policies.
     pub policies: Vec<Arc<TypedDocument<document::Policy>>>,
+    /// Stored secrets.
+    pub stored_secrets: Vec<Arc<TypedDocument<document::StoredSecret>>>,
     /// Quotas of namespaces.
     pub namespace_quotas: Vec<Arc<TypedDocument<document::NamespaceQuota>>>,
     /// Documents of other projects that are not translated yet.
@@ -102,13 +106,17 @@ pub struct Documents {
     /// Some documents could not be read. They may define the names that are not found, so missing
     /// names are not reported.
     pub incomplete: bool,
+    /// The documents are for a control plane, and not stored yet.
+    pub unstored: bool,
+    /// The stored secrets that this control plane has; `None`: they are not known.
+    pub stored: Option<SecretSet>,
     /// The bound on the time of compilation.
     pub effort: Effort,
 }
 
 impl Documents {
     /// How many documents of each kind there are.
-    pub(crate) fn counts(&self) -> [(&'static str, usize); 8] {
+    pub(crate) fn counts(&self) -> [(&'static str, usize); 9] {
         [
             ("Mesh", self.meshes.len()),
             ("Function", self.functions.len()),
@@ -116,6 +124,7 @@ impl Documents {
             ("External", self.externals.len()),
             ("Chain", self.chains.len()),
             ("Policy", self.policies.len()),
+            ("StoredSecret", self.stored_secrets.len()),
             ("NamespaceQuota", self.namespace_quotas.len()),
             ("translated policy", self.foreign.len()),
         ]
@@ -137,6 +146,10 @@ struct Context<'a> {
     /// Labels of functions and jobs.
     labels: BTreeMap<&'a FunctionId, &'a document::Labels>,
     incomplete: bool,
+    /// The stored secrets of all namespaces.
+    secrets: &'a SecretSet,
+    /// A control plane may have further stored secrets.
+    unknown_secrets: bool,
     effort: &'a Effort,
     /// Problems that refuse nothing, because only another namespace could correct them.
     doubts: &'a RefCell<Vec<Problem>>,
@@ -179,6 +192,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     let (inputs, modules, doubts) = (RefCell::default(), RefCell::default(), RefCell::default());
     let mesh = mesh::mesh(&documents.meshes, documents.folder.as_deref(), problems, &inputs);
     let namespaces = namespaces::namespaces(documents, problems);
+    let secrets = stored_secret::secrets(documents, problems);
     let names = function::names(&documents.functions, problems);
     let jobs = job::names(&documents.jobs, &documents.functions, &names, problems);
     let externals = external::names(&documents.externals, |id| taken(documents, &names, &jobs, id, problems), problems);
@@ -190,6 +204,8 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         asking: authorizer::asking(&documents.policies),
         labels: labels(documents, &names, &jobs),
         incomplete: documents.incomplete,
+        secrets: &secrets,
+        unknown_secrets: documents.unstored && documents.stored.is_none(),
         effort: &documents.effort,
         doubts: &doubts,
         audited: documents.meshes.first().map_or(&[], |mesh| &mesh.document.spec.audit_namespaces),
@@ -241,10 +257,11 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         }
     });
     if problems.borrow().is_empty() {
-        namespaces::within(&functions, &policies, &namespaces, problems);
+        namespaces::within(documents, &functions, &policies, &secrets, &namespaces, problems);
     }
     let warnings = if problems.borrow().is_empty() && !documents.effort.is_over() {
-        let doubts = doubts.take();
+        let mut doubts = doubts.take();
+        doubts.extend(stored_secret::exposed(&documents.stored_secrets));
         warnings::find(&mesh, documents, &policies, &functions, [&names, &jobs, &externals], doubts)
     } else {
         Vec::new()
@@ -266,6 +283,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         fingerprints,
         inputs,
         modules,
+        secrets,
         warnings,
         translations: Vec::new(),
     }

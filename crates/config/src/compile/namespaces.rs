@@ -4,6 +4,7 @@ use super::{Documents, TypedDocument, fields, text};
 use crate::document::{self, NamespaceLimits};
 use crate::namespace::{NamespaceQuota, NamespaceUse, Namespaces};
 use crate::problem::{Origin, Problem, Scope};
+use crate::secrets::SecretSet;
 use crate::snapshot;
 use leno_model::FunctionId;
 use leno_model::Isolation;
@@ -86,19 +87,28 @@ pub(super) fn engines(
 /// Reports namespaces whose documents are files and exceed their quota. A control plane compares
 /// the use after a change with the use before it instead.
 pub(super) fn within(
+    documents: &Documents,
     functions: &BTreeMap<FunctionId, snapshot::Function>,
     policies: &[snapshot::Policy],
+    secrets: &SecretSet,
     namespaces: &Namespaces,
     problems: &RefCell<Vec<Problem>>,
 ) {
-    for (namespace, used) in snapshot::uses(functions, policies) {
+    for (namespace, used) in snapshot::uses(functions, policies, secrets) {
         let last =
             functions.iter().filter(|(id, _)| id.namespace == namespace).map(|(_, function)| function).next_back();
-        let Some(last) = last.filter(|function| function.origin == Origin::File) else { continue };
+        let last = last.filter(|function| function.origin == Origin::File).map(|function| function.place.clone());
+        let of_namespace = |placed: &&Arc<TypedDocument<document::StoredSecret>>| {
+            placed.origin == Origin::File && placed.document.metadata.namespace == namespace
+        };
+        let secret =
+            documents.stored_secrets.iter().rev().find(of_namespace).map(|placed| placed.scope(problems).here());
         for overrun in used.overruns(namespaces.of(namespace), &NamespaceUse::default()) {
+            let place = if overrun.field.starts_with("secret") { &secret } else { &last };
+            let Some(place) = place else { continue };
             let fix = format!("remove some, or raise `{}` in the quota of the namespace", overrun.field);
             let message = format!("the namespace `{namespace}`: {overrun}");
-            problems.borrow_mut().push(Problem { field: String::new(), message, fix, ..last.place.clone() });
+            problems.borrow_mut().push(Problem { field: String::new(), message, fix, ..place.clone() });
         }
     }
 }
@@ -141,6 +151,8 @@ fn quota(scope: &Scope<'_>, limits: &NamespaceLimits, before: NamespaceQuota) ->
         document_bytes: size("documentBytes", limits.document_bytes, 1 << 10, 64 << 20)
             .unwrap_or(before.document_bytes),
         rules: number("rules", limits.rules, 1..=10_000_000).map_or(before.rules, Into::into),
+        secrets: number("secrets", limits.secrets, 0..=10_000).unwrap_or(before.secrets),
+        secret_bytes: size("secretBytes", limits.secret_bytes, 1 << 10, 16 << 20).unwrap_or(before.secret_bytes),
         hosts: limits.hosts.as_deref().map(|names| hosts(&scope.field("hosts"), names)),
         engines: limits.engines.clone().or(before.engines),
         bounds,

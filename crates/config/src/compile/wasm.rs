@@ -29,6 +29,7 @@ const NOT_HERE: [(&str, &str); 11] = [
 pub(super) fn wasm(
     context: &Context<'_>,
     scope: &Scope<'_>,
+    namespace: &str,
     spec: &FunctionSpec,
     wasm: &Wasm,
 ) -> Option<leno_model::Wasm> {
@@ -66,7 +67,7 @@ pub(super) fn wasm(
         url,
         memory: memory.0,
         env: spec.env.clone(),
-        secrets: confine::secrets(Kind::Component, &secrets, &spec.secrets, &spec.env),
+        secrets: confine::secrets(context, namespace, Kind::Component, &secrets, &spec.secrets, &spec.env),
         grace: fields::within(&timeouts.field("grace"), spec.timeouts.grace, Duration::default(), fields::DAY),
     })
 }

@@ -1,9 +1,9 @@
 //! `spec.resources` and `spec.secrets` of functions and jobs.
 
+use leno_model::SecretSource;
 use leno_model::size::Size;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 
 /// Limits of one instance. Cgroup v2 enforces them where the node has its controllers and may make
 /// groups; elsewhere `leno get functions -o wide` shows the reason in the column LIMITS NOT IN
@@ -28,8 +28,9 @@ pub struct Resources {
 pub struct Secret {
     /// The environment variable, or the file's name: letters, digits, `-`, `_` and `.`.
     pub name: String,
-    /// File of the node that holds it, relative to the document's folder.
-    pub from: PathBuf,
+    /// Where it comes from: a file of the node, relative to the document's folder, or
+    /// `{secret: NAME, key: KEY}` of a StoredSecret.
+    pub from: SecretSource,
     /// How the instance gets it.
     #[serde(default)]
     pub r#as: SecretAs,

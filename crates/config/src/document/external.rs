@@ -3,10 +3,9 @@
 use super::paths::Paths;
 use super::value::{Address, ApiVersion, Metadata};
 use crate::duration::Duration;
-use leno_model::EgressProtocol;
+use leno_model::{EgressProtocol, SecretSource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 
 /// A service outside the mesh that functions may call: an API, a database. A function calls it by
 /// its host if the function's `callees` name this document, and if a policy for this document
@@ -91,14 +90,15 @@ pub struct ExternalPort {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ExternalTls {
-    /// PEM file with the root certificates to trust. Without it: the system's. Relative to the
+    /// PEM file with the root certificates to trust, or `{secret: NAME, key: KEY}` of a StoredSecret.
+    /// Without it: the system's. Relative to the document's folder.
+    pub ca_file: Option<SecretSource>,
+    /// PEM file with the node's certificate chain for it, its own first, or a key of a StoredSecret.
+    /// Relative to the document's folder.
+    pub certificate: Option<SecretSource>,
+    /// PEM file with the private key of `certificate`, or a key of a StoredSecret. Relative to the
     /// document's folder.
-    pub ca_file: Option<PathBuf>,
-    /// PEM file with the node's certificate chain for it, its own first. Relative to the document's
-    /// folder.
-    pub certificate: Option<PathBuf>,
-    /// PEM file with the private key of `certificate`. Relative to the document's folder.
-    pub key: Option<PathBuf>,
+    pub key: Option<SecretSource>,
     /// The name that it must prove, and that the node sends (SNI). Without it: the host that was
     /// called.
     pub server_name: Option<String>,
@@ -118,9 +118,9 @@ pub struct ExternalCredential {
     /// The user of HTTP's basic authentication (RFC 7617), whose password the secret is.
     #[serde(default)]
     pub username: Option<String>,
-    /// File of the node that holds the secret, relative to the document's folder. A change takes
-    /// effect within two seconds.
-    pub from: PathBuf,
+    /// Where the secret comes from: a file of the node, relative to the document's folder, or
+    /// `{secret: NAME, key: KEY}` of a StoredSecret. A change takes effect within two seconds.
+    pub from: SecretSource,
 }
 
 fn authorization() -> String {

@@ -94,6 +94,11 @@ pub struct NamespaceLimits {
     pub volumes: Option<u32>,
     /// Bytes that the persistent volumes on one node may hold together, from 16Mi. Without it: 64Gi.
     pub volume_bytes: Option<Size>,
+    /// Values of StoredSecret documents, 0 to 10000. Without it: 200.
+    #[schemars(range(max = 10_000))]
+    pub secrets: Option<u32>,
+    /// Bytes of all values of StoredSecret documents, from 1Ki to 16Mi. Without it: 1Mi.
+    pub secret_bytes: Option<Size>,
     /// Bytes a second that the namespace writes to the log of one node: output of instances, access
     /// log lines and refusals; from 1Ki. Without it: 1Mi. The node leaves out the rest, and logs
     /// how much it left out.

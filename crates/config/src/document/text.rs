@@ -1,6 +1,6 @@
 //! Texts that are compared.
 
-use super::value::TEXT_OR_MORE;
+use leno_model::TEXT_OR_MORE;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::borrow::Cow;

@@ -7,10 +7,6 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// The name of a newtype whose values are a text, as written, or a list or mapping. Without it, the
-/// plain values `5` and `true` would be a number and a boolean.
-pub(crate) const TEXT_OR_MORE: &str = "leno.dev/text or more";
-
 /// Version of the documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ApiVersion {

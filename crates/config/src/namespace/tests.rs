@@ -48,6 +48,8 @@ fn the_use_of_a_namespace_is_that_of_its_documents() {
         memory: 64 << 20,
         pids: 7,
         rules: 3,
+        secrets: 0,
+        secret_bytes: 0,
         document_bytes: 0,
     };
     assert_eq!(snapshot.namespaces(), BTreeMap::from([("a", expected)]));

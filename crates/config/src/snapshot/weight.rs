@@ -3,6 +3,7 @@
 
 use super::{Function, Policy};
 use crate::namespace::NamespaceUse;
+use crate::secrets::SecretSet;
 use leno_model::FunctionId;
 use std::collections::BTreeMap;
 
@@ -30,10 +31,11 @@ fn serialized(value: &impl serde::Serialize) -> u64 {
     serde_json::to_writer(&mut counted, value).map_or(u64::MAX / 16, |()| counted.0)
 }
 
-/// The quota use of the functions of each namespace.
+/// The quota use of the functions and stored secrets of each namespace.
 pub(crate) fn uses<'a>(
     functions: &'a BTreeMap<FunctionId, Function>,
     policies: &[Policy],
+    secrets: &'a SecretSet,
 ) -> BTreeMap<&'a str, NamespaceUse> {
     let rules: Vec<u64> = policies.iter().map(Policy::rules).collect();
     let mut uses: BTreeMap<&str, NamespaceUse> = BTreeMap::new();
@@ -57,6 +59,10 @@ pub(crate) fn uses<'a>(
             let min = if runs { one.template.scale.min } else { 0 };
             used.add(&one.template.run, min, if index == 0 { rules } else { 0 });
         }
+    }
+    for (namespace, values, bytes) in secrets.uses() {
+        let used = uses.entry(namespace).or_default();
+        (used.secrets, used.secret_bytes) = (values, bytes);
     }
     uses
 }

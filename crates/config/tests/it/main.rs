@@ -8,5 +8,6 @@ mod jwks;
 mod mistakes;
 mod refused;
 mod schema;
+mod secrets;
 mod tenants;
 mod wasm;

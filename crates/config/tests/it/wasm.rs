@@ -28,7 +28,7 @@ fn a_component_is_read_and_named_by_its_hash() {
     let hash = module_hash(COMPONENT);
     assert_eq!((wasm.module, wasm.memory, &wasm.url), (hash, 2 << 20, &None));
     assert_eq!((wasm.env["A"].as_str(), wasm.grace), ("b", Duration::from_secs(1)));
-    assert_eq!(wasm.secrets[0].from, folder.path().join("secret"));
+    assert_eq!(wasm.secrets[0].from, folder.path().join("secret").into());
     assert_eq!(config.modules().collect::<Vec<_>>(), [(hash, None)]);
     assert_eq!(snapshot.modules()[&hash].as_ref(), COMPONENT);
     assert!(snapshot.inputs().contains(&folder.path().join("a.wasm")));

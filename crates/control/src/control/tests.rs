@@ -26,6 +26,7 @@ async fn nodes_are_served_while_a_change_takes_long() {
             configs,
             modules: BTreeMap::new(),
             permissions: Default::default(),
+            secrets: None,
         })
         .unwrap();
     let (placement, locality) = (Placement::Everything, Default::default());

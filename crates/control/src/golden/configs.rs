@@ -6,7 +6,7 @@ use leno_model::{
     AppProtocol, Authorizer, AuthorizerCache, AuthorizerProtocol, Callee, ChainLink, Command, Container, Credential,
     CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls, Engine, Expose, Extension, Isolation, Job,
     JwksFetch, Liveness, Metric, ModuleUrl, PersistentVolume, Port, PortProtocol, Process, PublicKey, Pull, Readiness,
-    Resources, Run, Scale, Secret, VerificationKey, Volume, Wasm,
+    Resources, Run, Scale, Secret, SecretBytes, SecretSource, SecretValues, StoredKey, VerificationKey, Volume, Wasm,
 };
 use leno_model::{FunctionConfig, FunctionId, ModuleHash, NamespaceBounds};
 use leno_policy::spec::{Cidr, Direction, KeyId, KeyPart, ProgramSpec};
@@ -241,6 +241,30 @@ pub(super) fn with_volumes() -> [FunctionConfig; 2] {
         (process.volumes, process.container) = (volumes, None);
     }
     [function, job]
+}
+
+/// A function and an external service with stored secrets.
+pub(super) fn with_stored_secrets() -> [FunctionConfig; 2] {
+    let stored = |key: &str| SecretSource::Stored(StoredKey { secret: "payments".to_owned(), key: key.to_owned() });
+    let secrets = vec![Secret { name: "TOKEN".to_owned(), from: stored("token"), environment: false }];
+    let run = Run::Command(Command { secrets, ..processes() });
+    let function = FunctionConfig { run, ..external() };
+    let mut service = egress(false);
+    if let Run::Egress(egress) = &mut service.run {
+        egress.tls.ca_file = Some(stored("ca.pem"));
+        egress.tls.certificate = Some((stored("tls.crt"), stored("tls.key")));
+        egress.credentials.iter_mut().for_each(|credential| credential.from = stored("token"));
+    }
+    [function, service]
+}
+
+/// Their values.
+pub(super) fn stored_secrets() -> SecretValues {
+    let value = |(key, value): (&str, &[u8]), mark| {
+        let key = StoredKey { secret: "payments".to_owned(), key: key.to_owned() };
+        (key, SecretBytes::new(value.to_vec().into(), [mark; 16]))
+    };
+    BTreeMap::from([value(("token", b"swordfish"), 7), value(("empty", b""), 8), value(("zero", &[0, 0]), 9)])
 }
 
 pub(super) fn egress(by_egress_nodes: bool) -> FunctionConfig {

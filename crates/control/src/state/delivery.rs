@@ -257,6 +257,9 @@ impl State {
         let Some(session) = self.nodes.all.get(name).and_then(|node| node.session.as_ref()) else {
             return Difference::Same;
         };
+        if !session.knows(subject) {
+            return Difference::Same;
+        }
         let content = if session.wanted.contains_key(subject) { self.content(name, subject) } else { None };
         match (content, session.sent.get(subject)) {
             (Some(content), Some(Some(sent))) if content.version == *sent => Difference::Same,

@@ -134,6 +134,7 @@ impl Node {
             Subject::Routes => self.admission.gateway,
             Subject::Scale(_)
             | Subject::Quota(_)
+            | Subject::Secrets(_)
             | Subject::Module(_)
             | Subject::FunctionConfig(_)
             | Subject::Route(_)

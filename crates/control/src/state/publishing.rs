@@ -61,7 +61,8 @@ impl State {
             state.define(&id)
         });
         self.carry_out(effects.into_iter().chain([Effect::Rebalance(id.clone())]));
-        let mut changed = vec![Subject::FunctionConfig(id.clone()), Subject::Route(id.clone())];
+        let mut changed =
+            vec![Subject::FunctionConfig(id.clone()), Subject::Secrets(id.clone()), Subject::Route(id.clone())];
         match put {
             Put::Same => return false,
             Put::Changed => {}
@@ -93,6 +94,7 @@ impl State {
                 if catalog.remove(id) {
                     changed.extend([
                         Subject::FunctionConfig(id.clone()),
+                        Subject::Secrets(id.clone()),
                         Subject::Route(id.clone()),
                         Subject::Endpoints(id.clone()),
                     ]);
@@ -106,7 +108,7 @@ impl State {
                     Put::Changed => {}
                     Put::New => drop(changed.insert(Subject::Endpoints(id.clone()))),
                 }
-                changed.extend([Subject::FunctionConfig(id.clone()), Subject::Route(id)]);
+                changed.extend([Subject::FunctionConfig(id.clone()), Subject::Secrets(id.clone()), Subject::Route(id)]);
             }
             hosting.jobs.define_all(&catalog.compiled.functions);
             ids.iter().flat_map(|id| state.define(id)).collect()

@@ -54,6 +54,11 @@ impl Session {
         self.protocol >= leno_wire::AUTHORITIES
     }
 
+    /// Whether the node's release knows of a subject.
+    pub(super) fn knows(&self, subject: &Subject) -> bool {
+        !matches!(subject, Subject::Secrets(_)) || self.protocol >= leno_wire::SECRETS
+    }
+
     /// Queues a message that is no configuration. It replaces an unsent one of its kind. Returns
     /// whether the node's release knows the message.
     pub(super) fn notify(&mut self, message: to_node::Message) -> bool {

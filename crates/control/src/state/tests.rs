@@ -129,6 +129,7 @@ impl World {
             configs: self.configs.clone(),
             modules: BTreeMap::new(),
             permissions: Default::default(),
+            secrets: None,
         };
         let histories = self.state.histories().record_publication(&definitions.configs, 0).unwrap();
         self.state.publish(
@@ -338,7 +339,7 @@ impl World {
                 || self.state.catalog.compiled.contents.contains_key(subject))
             .then(|| Content::new(&configs::mesh())),
             Subject::Bundle => Some(Content::of_bundle(&self.bundle)),
-            Subject::Module(_) | Subject::Scale(_) | Subject::Quota(_) => None,
+            Subject::Module(_) | Subject::Scale(_) | Subject::Quota(_) | Subject::Secrets(_) => None,
             Subject::FunctionConfig(id) => {
                 self.configs.get(id).map(|config| Content::new(&configs::delivered(config.clone())))
             }
@@ -411,6 +412,7 @@ impl World {
             configs: self.configs.clone(),
             modules: BTreeMap::new(),
             permissions: Default::default(),
+            secrets: None,
         };
         let histories = Histories::default().record_publication(&definitions.configs, 0).unwrap();
         let compiled = CompiledDefinitions::new(&definitions, &definitions.modules, &histories, &self.bundle).unwrap();

@@ -83,7 +83,7 @@ impl Store {
             }
             modules.insert(hash, Arc::from(entry.value));
         }
-        Ok(Some(Definitions { mesh, configs, modules, permissions: Permissions::default() }))
+        Ok(Some(Definitions { mesh, configs, modules, permissions: Permissions::default(), secrets: None }))
     }
 
     /// The revisions that were saved last, by function.

@@ -12,5 +12,6 @@ mod protocol;
 mod releases;
 mod rollout;
 mod rotation;
+mod secrets;
 mod store;
 mod support;

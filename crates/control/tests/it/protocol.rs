@@ -130,7 +130,7 @@ async fn releases_talk_if_they_share_a_version_of_the_protocol() {
         let status = RawNode::hello(&served, &member, hello).await.end().await;
         assert_eq!(status.code(), Code::FailedPrecondition);
         let text = format!(
-            "the node (release \"0.0.9\") speaks versions {oldest} to {newest} of the protocol and the control plane (release {}) versions 1 to 4",
+            "the node (release \"0.0.9\") speaks versions {oldest} to {newest} of the protocol and the control plane (release {}) versions 1 to 5",
             env!("CARGO_PKG_VERSION")
         );
         assert_eq!(status.message(), text);

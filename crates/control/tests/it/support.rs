@@ -21,7 +21,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) fn definitions(configs: impl IntoIterator<Item = FunctionConfig>) -> Definitions {
     let configs: BTreeMap<_, _> = configs.into_iter().map(|config| (config.id.clone(), config)).collect();
     let permissions = configs.keys().cloned().collect();
-    Definitions { mesh: mesh(), configs, modules: BTreeMap::new(), permissions }
+    Definitions { mesh: mesh(), configs, modules: BTreeMap::new(), permissions, secrets: None }
 }
 
 pub(crate) fn control() -> Control {

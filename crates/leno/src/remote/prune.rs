@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Prune {
     /// Also delete the documents that the control plane has in the namespaces of these documents,
-    /// and that are not among them. Never the Mesh document and others of the whole mesh.
+    /// and that are not among them. Never stored secrets, the Mesh document and others of the whole
+    /// mesh.
     #[arg(long)]
     prune: bool,
     /// Delete in this namespace only (several times, if need be); by default in each that has one
@@ -48,7 +49,8 @@ impl Prune {
             let listed: Documents = connection.get(&format!("/v1/documents?namespace={}", checked(namespace)?))?;
             for stored in listed.documents {
                 // The filter is repeated here, where a mistake would delete documents of others.
-                if stored.document.namespace == namespace && !applied.contains(&stored.document) {
+                let is_kept = stored.document.kind == "StoredSecret" || applied.contains(&stored.document);
+                if stored.document.namespace == namespace && !is_kept {
                     request.expect.push(ExpectedVersion { document: stored.document.clone(), version: stored.version });
                     request.delete.push(stored.document);
                 }

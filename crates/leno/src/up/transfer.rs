@@ -92,7 +92,7 @@ pub(super) async fn attach(control: &Control, intake: &Intake, snapshot: &Snapsh
     };
     // The publication stores the definitions.
     let stored = match attached {
-        Ok(()) => intake.publish(control, snapshot).await.map(drop).map_err(anyhow::Error::from),
+        Ok(()) => intake.publish(control, snapshot, None).await.map(drop).map_err(anyhow::Error::from),
         Err(error) => Err(error.into()),
     };
     if let Err(error) = stored {

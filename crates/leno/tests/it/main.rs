@@ -36,6 +36,7 @@ mod replay;
 mod revisions;
 mod rotation;
 mod scaling;
+mod secrets;
 mod shares;
 mod tenants;
 mod up;

@@ -213,6 +213,144 @@ fn a_token_of_a_namespace_learns_no_names_of_others() {
 }
 
 #[test]
+fn no_answer_to_a_tenant_has_a_name_of_another() {
+    const API: &str = "apiVersion: leno.dev/v1alpha1\n";
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("passphrase"), "correct horse battery\n").unwrap();
+    let control = Control::start(folder, &["--ca", "ca.pem", "--ca-passphrase", "passphrase"]);
+    // All names of the other namespace, its hosts and its files begin with `zqx`.
+    let others = [
+        format!(
+            "{API}kind: StoredSecret\nmetadata: {{name: zqxsecret, namespace: zqxden}}\nspec: {{stringData: {{zqxkey: zqxvalue}}}}\n"
+        ),
+        format!(
+            "{API}kind: Function\nmetadata: {{name: zqxshop, namespace: zqxden}}\nspec:\n  command: [\"true\"]\n  port: 9000\n  \
+             expose: [{{hosts: [zqx.example, \"*.wild.example\"], path: /}}]\n  callees: [a/shop, zqxapi]\n  \
+             secrets: [{{name: A, from: {{secret: zqxsecret, key: zqxkey}}}}, {{name: B, from: /etc/zqxfile}}]\n  \
+             volumes: [{{path: /data, name: zqxvolume, size: 16Mi, node: zqxnode}}]\n"
+        ),
+        format!(
+            "{API}kind: Function\nmetadata: {{name: zqxcart, namespace: zqxden}}\nspec: {{command: [\"true\"], protocol: chain}}\n"
+        ),
+        format!(
+            "{API}kind: Function\nmetadata: {{name: zqxlast, namespace: zqxden}}\nspec: {{command: [\"true\"], protocol: chain}}\n"
+        ),
+        format!(
+            "{API}kind: Chain\nmetadata: {{name: zqxchain, namespace: zqxden}}\nspec: {{entry: zqxcart, functions: [{{name: zqxcart}}, {{name: zqxlast}}]}}\n"
+        ),
+        format!("{API}kind: Job\nmetadata: {{name: zqxjob, namespace: zqxden}}\nspec: {{command: [\"true\"]}}\n"),
+        format!(
+            "{API}kind: External\nmetadata: {{name: zqxapi, namespace: zqxden}}\nspec: {{hosts: [api.zqx.example], ports: [{{port: 443, protocol: https}}]}}\n"
+        ),
+        format!(
+            "{API}kind: Policy\nmetadata: {{name: zqxpolicy, namespace: zqxden}}\nspec:\n  functions: [zqxshop]\n  \
+             authentication: {{issuers: [{{issuer: \"https://zqx.example\", jwks: {{url: \"https://zqx.example/keys\"}}}}]}}\n  \
+             authorization: {{rules: [{{name: zqxrule, from: [{{identities: [zqxden/zqxcart]}}]}}]}}\n"
+        ),
+        format!(
+            "{API}kind: NamespaceQuota\nmetadata: {{name: zqxden}}\nspec: {{hosts: [zqx.example, \"*.wild.example\"], files: [/etc/zqxfolder], functions: 20}}\n"
+        ),
+        format!(
+            "{API}kind: NamespaceQuota\nmetadata: {{name: a}}\nspec: {{functions: 30, documentBytes: 64Ki, secrets: 3}}\n"
+        ),
+        function("shop", "a"),
+    ];
+    control.apply(&others.join("---\n"));
+    let tokens =
+        [token(&control, "editor", &["a"]), token(&control, "admin", &["a"]), token(&control, "reader", &["a"])];
+
+    let spec = |fields: &str| {
+        format!("{API}kind: Function\nmetadata: {{name: x, namespace: a}}\nspec: {{command: [\"true\"], {fields}}}\n")
+    };
+    let of = |kind: &str, spec: &str| format!("{API}kind: {kind}\nmetadata: {{name: x, namespace: a}}\nspec: {spec}\n");
+    let with_secret = |from: &str| spec(&format!("secrets: [{{name: A, from: {from}}}]"));
+    let many: String = (0..40).map(|number| format!("{}---\n", function(&format!("f{number}"), "a"))).collect();
+    // The tenant guesses names that are nearly those, and collides where it can.
+    let mut tried = vec![
+        many,
+        function("x", "a").replace("true", &"x".repeat(70 << 10)),
+        with_secret("{secret: qxsecret, key: qxkey}"),
+        with_secret("{secret: qxs, key: qxkey}"),
+        with_secret("relative/file"),
+        with_secret("/etc/other"),
+        of("StoredSecret", "{stringData: {a: b, b: c, c: d, d: e}}"),
+        of("External", "{hosts: [api.qx.example], ports: [{port: 443, protocol: https}], tls: {caFile: relative}}"),
+        of(
+            "External",
+            "{hosts: [api.qx.example], ports: [{port: 443, protocol: https}], credentials: [{from: {secret: qxsecret, key: x}}]}",
+        ),
+        of("Chain", "{entry: qxcart, functions: [{name: qxcart}, {name: shop}]}"),
+        of("Policy", "{functions: [qxshop]}"),
+        of("Policy", "{functions: [shop], authorization: {rules: [{from: [{identities: [qxcart]}]}]}}"),
+        of("Policy", "{functions: [shop], authorization: {rules: [{from: [{principals: [\"*\"]}]}]}}"),
+        of(
+            "Policy",
+            "{functions: [shop], authentication: {issuers: [{issuer: \"https://qx.example\", jwks: {file: keys.json}}]}}",
+        ),
+        of("Policy", "{functions: [shop], externalAuthorization: [{name: x, service: qxjob, protocol: http}]}"),
+        of("Policy", "{selector: {}, namespaces: [\"*\"], authorization: {rules: []}}"),
+        of("NamespaceQuota", "{functions: 1}"),
+        of("Mesh", "{}"),
+        spec("callees: [qxshop, qxapi]"),
+        spec("port: 9000, isolation: process"),
+        spec("volumes: [{path: /data, name: qxvolume, size: 16Mi, node: one}]"),
+        spec("traffic: [{revision: x-9, percent: 100}]"),
+        spec("workingDirectory: relative, readOnlyPaths: [relative]"),
+        "{not yaml".to_owned(),
+        "kind: Pod\n".to_owned(),
+    ];
+    for host in ["*", "*.example", "a.wild.example", "*.wild.example"] {
+        tried.push(spec(&format!("expose: [{{hosts: [\"{host}\"], path: /}}]")));
+    }
+    let (mut refused, mut answers) = (0, Vec::new());
+    for token in &tokens {
+        for documents in &tried {
+            for (status, answer) in [dry_run(&control, token, documents), apply(&control, token, documents)] {
+                refused += u32::from(status >= 400);
+                answers.push(format!("{documents:.200} -> {status} {answer}"));
+            }
+        }
+        for path in [
+            "/v1/documents",
+            "/v1/documents?kind=StoredSecret",
+            "/v1/secrets",
+            "/v1/status",
+            "/v1/namespaces",
+            "/v1/functions",
+            "/v1/instances",
+            "/v1/events",
+            "/v1/flows",
+            "/v1/requests/0",
+            "/v1/audit",
+            "/v1/tokens",
+            "/v1/authority",
+            "/metrics",
+            "/v1/logs/a/shop",
+            "/v1/logs/a/qxshop",
+        ] {
+            let (status, answer) = control.get_as(token, path);
+            answers.push(format!("{path} -> {status} {answer}"));
+        }
+        for kind in ["Function", "StoredSecret", "Policy"] {
+            let delete = json!({ "delete": [{ "kind": kind, "namespace": "a", "name": "qxshop" }] });
+            let (status, answer) = control.post(token, "/v1/changes", &delete);
+            answers.push(format!("deletion -> {status} {answer}"));
+        }
+    }
+    assert!(refused > 60, "most of that is wrong: {refused}");
+    for answer in &answers {
+        // `x` is exposed at a host that overlaps, of which the answer repeats what the tenant wrote.
+        assert!(!answer.contains("zqx"), "{answer}");
+    }
+    // With a changed quota, and with documents that are not in force, it is the same.
+    control.apply(&format!("{API}kind: NamespaceQuota\nmetadata: {{name: zqxden}}\nspec: {{functions: 1}}\n"));
+    for token in &tokens {
+        let (status, answer) = dry_run(&control, token, &function("y", "a"));
+        assert!(!answer.to_string().contains("zqx"), "{status} {answer}");
+    }
+}
+
+#[test]
 fn tokens_of_a_namespace_are_bounded() {
     let control = control();
     let admin = token(&control, "admin", &["a"]);

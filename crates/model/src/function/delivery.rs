@@ -3,6 +3,7 @@
 use super::FunctionConfig;
 use crate::bounds::NamespaceBounds;
 use crate::run::{Isolation, Run};
+use crate::secret::Secret;
 use crate::special_address::{single, unlisted_metadata};
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -58,22 +59,24 @@ impl FunctionConfig {
     }
 }
 
+/// Whether some of the secrets are files.
+fn are_files(secrets: &[Secret]) -> bool {
+    secrets.iter().any(|secret| secret.from.file().is_some())
+}
+
 /// Whether the function's documents name files that the node opens.
 fn names_files(function: &FunctionConfig) -> bool {
     let run = |run: &Run| match run {
         Run::Command(command) => {
-            let files = !command.secrets.is_empty() || !command.read_only_paths.is_empty();
+            let files = are_files(&command.secrets) || !command.read_only_paths.is_empty();
             files || command.container.is_some() || command.directory.parent().is_some()
         }
         Run::Job(job) => {
-            let files = !job.process.secrets.is_empty() || !job.process.read_only_paths.is_empty();
+            let files = are_files(&job.process.secrets) || !job.process.read_only_paths.is_empty();
             files || job.process.container.is_some() || job.process.directory.parent().is_some()
         }
-        Run::Wasm(wasm) => !wasm.secrets.is_empty(),
-        Run::Egress(egress) => {
-            let tls = egress.tls.ca_file.is_some() || egress.tls.certificate.is_some();
-            tls || !egress.credentials.is_empty()
-        }
+        Run::Wasm(wasm) => are_files(&wasm.secrets),
+        Run::Egress(egress) => egress.secret_sources().any(|source| source.file().is_some()),
         Run::External(_) => false,
     };
     function.all_revisions().any(|revision| run(&revision.template.run))

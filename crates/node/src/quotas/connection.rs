@@ -79,7 +79,7 @@ impl Connection {
             RedisTransport::Plain => Self::over(&info, stream).await,
             RedisTransport::Tls { ca_file, server_name } => {
                 let file = ca_file.clone();
-                let read = move || client::tls(file.as_deref(), None, &FileAccess::Any);
+                let read = move || client::tls(file.as_deref(), &FileAccess::Any);
                 let config = Arc::new(blocking(read).await?.config);
                 let name = ServerName::try_from(server_name.clone())?;
                 let stream = TlsConnector::from(config).connect(name, stream).await;

@@ -96,6 +96,7 @@ impl Reconciler {
             }
             Step::SetBounds(id, None) => state.bounds.remove(&id),
             Step::SetLease(id, lease) => self.lease(&id, lease),
+            Step::RemoveSecrets(id) => self.loader.secrets.remove(&id),
             Step::SetPlacement(placement) => {
                 let scheduled = placement == Placement::Scheduled;
                 state.bounds.require(scheduled);
@@ -127,6 +128,9 @@ impl Reconciler {
         let id = &entry.config.id;
         draining.keep(id);
         pass.removed.remove(id);
+        if entry.config.stored_keys().is_empty() {
+            self.loader.secrets.remove(id);
+        }
         match &entry.config.run {
             Run::Job(job) => {
                 // The name may have been a function's until now.
@@ -156,6 +160,7 @@ impl Reconciler {
     }
 
     fn drain(&self, id: FunctionId, pass: &mut Pass, state: &mut LoopState) {
+        self.loader.secrets.remove(&id);
         state.keys.forget(&id);
         state.retries.forget(&id);
         pass.next.remove(&id);

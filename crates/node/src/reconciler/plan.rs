@@ -23,6 +23,7 @@ pub(super) enum Step {
     /// Set the bounds of a function; `None`: it has none any more.
     SetBounds(FunctionId, Option<Vec<Bounds>>),
     SetLease(FunctionId, Lease),
+    RemoveSecrets(FunctionId),
     SetPlacement(Placement),
     SetRoute(Arc<FunctionEntry>),
     RemoveRoute(FunctionId),
@@ -52,14 +53,16 @@ fn step(change: Change, loaded: &mut LoadResult) -> Option<Step> {
         Change::Removed(Subject::Scale(id)) => Step::SetBounds(id, None),
         Change::Set(Resource::Quota(id, lease)) => Step::SetLease(id, lease),
         Change::Removed(Subject::Quota(id)) => Step::SetLease(id, Lease::default()),
+        Change::Removed(Subject::Secrets(id)) => Step::RemoveSecrets(id),
         Change::Set(Resource::Hosted(placement)) => Step::SetPlacement(placement),
         Change::Set(Resource::Route(route)) => taken(&mut loaded.routes, &route.id, subject, Step::SetRoute),
         Change::Removed(Subject::Route(id)) => Step::RemoveRoute(id),
         Change::Set(Resource::Endpoints(id, list)) => Step::SetEndpoints(id, reachable(list)),
         Change::Removed(Subject::Endpoints(id)) => Step::SetEndpoints(id, Vec::new()),
         Change::Withdrawn(id) => Step::Withdraw(id),
-        // The marker that all routes were sent changes nothing.
-        Change::Set(Resource::Routes) | Change::Removed(_) => return None,
+        // Secrets are in force since the load, and the marker that all routes were sent changes
+        // nothing.
+        Change::Set(Resource::Secrets(..) | Resource::Routes) | Change::Removed(_) => return None,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use crate::state::modules::{ModuleError, Modules};
 use leno_model::{FunctionConfig, SecretValue, secret_values};
-use leno_model::{Run, Secret, Wasm};
+use leno_model::{Run, Secret, StoredSecrets, Wasm};
 use leno_namespaces::{Importance, Namespace, Source};
 use leno_sandbox::component::{Program, Settings};
 use std::io;
@@ -37,7 +37,11 @@ pub enum ComponentError {
 /// The secrets of a function's components. They are read before the function is loaded, because
 /// reading may take long, and loading must not.
 #[derive(Default)]
-pub struct ComponentSecrets(Vec<(Vec<Secret>, Result<Environment, ComponentError>)>);
+pub struct ComponentSecrets {
+    read: Vec<(Vec<Secret>, Result<Environment, ComponentError>)>,
+    /// The stored secrets of the node, for functions that read them later.
+    pub(crate) stored: StoredSecrets,
+}
 
 /// The namespace of a function on this node, once it is known.
 pub(crate) type Share = Arc<OnceLock<Arc<Namespace>>>;
@@ -48,26 +52,26 @@ type Environment = Vec<(String, String)>;
 impl ComponentSecrets {
     /// Reads the secrets of all components among a function's revisions. A secret that cannot be
     /// read fails when it is used.
-    pub async fn read(config: &FunctionConfig) -> Self {
-        let mut read = Self::default();
-        let access = config.bounds.file_access();
+    pub async fn read(config: &FunctionConfig, stored: &StoredSecrets) -> Self {
+        let mut all = Self { read: Vec::new(), stored: stored.clone() };
+        let reader = stored.reader(&config.id, config.bounds.file_access());
         for revision in config.all_revisions() {
             let Run::Wasm(Wasm { secrets, .. }) = revision.template.run else { continue };
-            if !secrets.is_empty() && !read.0.iter().any(|(known, _)| *known == secrets) {
-                let values = secret_values(&secrets, &config.id.namespace, &access).await;
+            if !secrets.is_empty() && !all.read.iter().any(|(known, _)| *known == secrets) {
+                let values = secret_values(&secrets, &config.id, reader.clone()).await;
                 let values = values.map_err(|error| ComponentError::Secrets(Arc::new(error)));
                 let named = values.map(|values| secrets.iter().zip(values).filter_map(named).collect());
-                read.0.push((secrets, named));
+                all.read.push((secrets, named));
             }
         }
-        read
+        all
     }
 
     fn of(&self, wasm: &Wasm) -> Result<Environment, ComponentError> {
         if wasm.secrets.is_empty() {
             return Ok(Environment::new());
         }
-        let read = self.0.iter().find(|(secrets, _)| *secrets == wasm.secrets);
+        let read = self.read.iter().find(|(secrets, _)| *secrets == wasm.secrets);
         read.map_or(Err(ComponentError::NoSecrets), |(_, environment)| environment.clone())
     }
 }

@@ -8,14 +8,15 @@ use http::{HeaderName, HeaderValue};
 use leno_files::{FileAccess, readers};
 use leno_http::failure::Failure;
 use leno_http::head;
-use leno_model::{Credential, CredentialForm, Egress, EgressTls, Secret};
+use leno_model::{
+    Credential, CredentialForm, Egress, EgressTls, FunctionId, SecretBytes, SecretReader, SecretSource, StoredSecrets,
+};
 use leno_runtime::client::{self, ClientError, FileTls};
 use leno_runtime::resolver::Resolver;
 use std::hash::{Hash, Hasher};
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::{ServerName, UnixTime};
 use zeroize::Zeroizing;
 
-/// How long data from files is used before the files are checked again.
+/// How long data from files and stored secrets is used before these are checked again.
 const READ_AGAIN: Duration = Duration::from_secs(2);
 
 /// An external service, ready to be called.
@@ -34,8 +35,8 @@ pub(crate) struct EgressTarget {
     /// `namespace/name` of its document.
     pub name: Arc<str>,
     /// TLS configurations for HTTP/1.1 and for HTTP/2.
-    tls: [FromFiles<ClientConfig>; 2],
-    credentials: Vec<(HeaderName, Credential, FromFiles<HeaderValue>)>,
+    tls: [FromSecrets<ClientConfig>; 2],
+    credentials: Vec<(HeaderName, Credential, FromSecrets<HeaderValue>)>,
     /// Fields that must not be in trailers: those whose values the node writes, and those that must
     /// not leave the mesh.
     pub(crate) not_in_trailers: Arc<[Box<str>]>,
@@ -79,22 +80,21 @@ impl Hash for EgressTargetTls {
 }
 
 impl EgressTarget {
-    /// Prepares the service. Its files are read on first use.
-    pub(super) fn new(egress: &Egress, name: Arc<str>, access: &FileAccess) -> Self {
-        let namespace = name.split('/').next().unwrap_or_default();
+    /// Prepares the service. Its secrets are read on first use.
+    pub(super) fn new(egress: &Egress, name: Arc<str>, secrets: &EgressSecrets) -> Self {
         let EgressTls { ca_file, certificate, .. } = &egress.tls;
         let pair = certificate.iter().flat_map(|(chain, key)| [chain.clone(), key.clone()]);
-        let files: Vec<PathBuf> = ca_file.iter().cloned().chain(pair).collect();
+        let sources: Vec<SecretSource> = ca_file.iter().cloned().chain(pair).collect();
         let credential = |credential: &Credential| {
             // The configuration has checked the name.
             let name = HeaderName::try_from(credential.header.as_str()).ok()?;
-            Some((name, credential.clone(), FromFiles::new(namespace, vec![credential.from.clone()], access.clone())))
+            Some((name, credential.clone(), FromSecrets::new(vec![credential.from.clone()], secrets.clone())))
         };
         let traced = if egress.trace_context { &[][..] } else { &head::TRACE_CONTEXT[..] };
         let own = egress.credentials.iter().map(|credential| credential.header.as_str());
         Self {
             not_in_trailers: own.chain(traced.iter().map(HeaderName::as_str)).map(Into::into).collect(),
-            tls: [files.clone(), files].map(|files| FromFiles::new(namespace, files, access.clone())),
+            tls: [sources.clone(), sources].map(|sources| FromSecrets::new(sources, secrets.clone())),
             credentials: egress.credentials.iter().filter_map(credential).collect(),
             turn: AtomicUsize::new(0),
             known: AtomicU32::new(1),
@@ -167,7 +167,7 @@ impl EgressTarget {
             return Ok(EgressKey { name, tls: None });
         }
         let settings = self.egress.tls.clone();
-        let config = self.tls[usize::from(http2)].get(move |access| config(&settings, http2, access)).await;
+        let config = self.tls[usize::from(http2)].get(move |reader| config(&settings, http2, reader)).await;
         let config = config.map_err(|error| Failure::Unready { cause: error.to_string() })?;
         let server = self.egress.tls.server_name.as_deref().unwrap_or(host);
         let server = match literal(server) {
@@ -186,7 +186,7 @@ impl EgressTarget {
         let mut fields = Vec::with_capacity(self.credentials.len());
         for (name, credential, value) in &self.credentials {
             let definition = credential.clone();
-            let value = value.get(move |access| field(&definition, access)).await;
+            let value = value.get(move |reader| field(&definition, reader)).await;
             let value =
                 value.map_err(|reason| Failure::Unready { cause: format!("the credential {name}: {reason}") })?;
             fields.push((name.clone(), (*value).clone()));
@@ -204,33 +204,47 @@ pub(crate) fn literal(host: &str) -> Option<IpAddr> {
     (plain && address.is_ipv6() == bare.is_some()).then_some(address)
 }
 
-/// Why files of an external service cannot be used.
+/// The secrets that the document of an external service may name.
+#[derive(Clone, Debug)]
+pub(crate) struct EgressSecrets {
+    function: FunctionId,
+    files: FileAccess,
+    stored: StoredSecrets,
+}
+
+impl EgressSecrets {
+    pub(crate) fn new(function: &FunctionId, files: FileAccess, stored: &StoredSecrets) -> Self {
+        Self { function: function.clone(), files, stored: stored.clone() }
+    }
+}
+
+/// Why secrets of an external service cannot be used.
 #[derive(Clone, Debug, thiserror::Error)]
-enum FileError {
+enum SecretError {
     #[error(transparent)]
     Tls(Arc<ClientError>),
-    #[error("{}: {error}", path.display())]
-    Unreadable { path: PathBuf, error: Arc<io::Error> },
-    #[error("{}: it cannot be in a header field", .0.display())]
-    NotAField(PathBuf),
+    #[error("{from}: {error}")]
+    Unreadable { from: SecretSource, error: Arc<io::Error> },
+    #[error("{0}: it cannot be in a header field")]
+    NotAField(SecretSource),
     #[error("{0}")]
     Forbidden(String),
     #[error("{files}: {error}")]
     NotRead { files: String, error: Arc<io::Error> },
 }
 
-fn config(settings: &EgressTls, http2: bool, access: &FileAccess) -> Result<(ClientConfig, u64), FileError> {
-    let pair = settings.certificate.as_ref().map(|(chain, key)| (chain.as_path(), key.as_path()));
-    let made = client::tls(settings.ca_file.as_deref(), pair, access);
-    let FileTls { mut config, expires } = made.map_err(|error: ClientError| FileError::Tls(Arc::new(error)))?;
+fn config(settings: &EgressTls, http2: bool, reader: &SecretReader) -> Result<(ClientConfig, u64), SecretError> {
+    let pair = settings.certificate.as_ref().map(|(chain, key)| (chain, key));
+    let made = client::tls_of(settings.ca_file.as_ref(), pair, |source| reader.bytes(source));
+    let FileTls { mut config, expires } = made.map_err(|error: ClientError| SecretError::Tls(Arc::new(error)))?;
     config.alpn_protocols = vec![if http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
     Ok((config, expires))
 }
 
-fn field(credential: &Credential, access: &FileAccess) -> Result<(HeaderValue, u64), FileError> {
-    let secret = Secret { name: credential.header.clone(), from: credential.from.clone(), environment: true };
-    let unreadable = |error: io::Error| FileError::Unreadable { path: secret.from.clone(), error: Arc::new(error) };
-    let text = Zeroizing::new(secret.text(access).map_err(unreadable)?);
+fn field(credential: &Credential, reader: &SecretReader) -> Result<(HeaderValue, u64), SecretError> {
+    let from = &credential.from;
+    let unreadable = |error: io::Error| SecretError::Unreadable { from: from.clone(), error: Arc::new(error) };
+    let text = reader.text(from).map_err(unreadable)?;
     let value = Zeroizing::new(match &credential.form {
         CredentialForm::Plain => text.to_string(),
         CredentialForm::Scheme(scheme) => format!("{scheme} {}", *text),
@@ -239,17 +253,16 @@ fn field(credential: &Credential, access: &FileAccess) -> Result<(HeaderValue, u
             format!("Basic {}", STANDARD.encode(pair.as_bytes()))
         }
     });
-    let mut value = HeaderValue::try_from(value.as_str()).map_err(|_| FileError::NotAField(secret.from.clone()))?;
+    let mut value = HeaderValue::try_from(value.as_str()).map_err(|_| SecretError::NotAField(from.clone()))?;
     value.set_sensitive(true);
     Ok((value, u64::MAX))
 }
 
-/// A value that is made of files, and made anew when they have changed.
+/// A value that is made of files and stored secrets, and made anew when they have changed.
 #[derive(Debug)]
-struct FromFiles<T> {
-    namespace: Box<str>,
-    files: Vec<PathBuf>,
-    access: FileAccess,
+struct FromSecrets<T> {
+    sources: Vec<SecretSource>,
+    secrets: EgressSecrets,
     made: Mutex<Option<CacheEntry<T>>>,
     /// Held by the task that reads the files.
     reading: tokio::sync::Mutex<()>,
@@ -258,32 +271,33 @@ struct FromFiles<T> {
 #[derive(Debug)]
 struct CacheEntry<T> {
     /// The result. An error, too, is kept for a while.
-    value: Result<Arc<T>, FileError>,
-    /// When the value must be made anew even if the files are the same, in seconds since 1970.
+    value: Result<Arc<T>, SecretError>,
+    /// When the value must be made anew even if its sources are the same, in seconds since 1970.
     expires: u64,
     stamps: Vec<Stamp>,
     looked: Instant,
 }
 
-/// Identifies a version of a file: inode, length, time of the last change.
-type Stamp = Option<(u64, u64, i64, i64)>;
+/// Identifies a version of a source; `None`: it cannot be read.
+type Stamp = Option<SourceStamp>;
 
-impl<T: Send + Sync + 'static> FromFiles<T> {
-    fn new(namespace: &str, files: Vec<PathBuf>, access: FileAccess) -> Self {
-        Self {
-            namespace: namespace.into(),
-            files,
-            access,
-            made: Mutex::default(),
-            reading: tokio::sync::Mutex::default(),
-        }
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum SourceStamp {
+    /// Inode, length, time of the last change.
+    File(u64, u64, i64, i64),
+    Stored(SecretBytes),
+}
+
+impl<T: Send + Sync + 'static> FromSecrets<T> {
+    fn new(sources: Vec<SecretSource>, secrets: EgressSecrets) -> Self {
+        Self { sources, secrets, made: Mutex::default(), reading: tokio::sync::Mutex::default() }
     }
 
     /// `make` also returns when its result expires, in seconds since 1970.
     async fn get(
         &self,
-        make: impl FnOnce(&FileAccess) -> Result<(T, u64), FileError> + Send + 'static,
-    ) -> Result<Arc<T>, FileError> {
+        make: impl FnOnce(&SecretReader) -> Result<(T, u64), SecretError> + Send + 'static,
+    ) -> Result<Arc<T>, SecretError> {
         if let Some(value) = self.fresh() {
             return value;
         }
@@ -293,24 +307,25 @@ impl<T: Send + Sync + 'static> FromFiles<T> {
         }
         let before =
             self.made().as_ref().and_then(|made| Some((made.value.clone().ok()?, made.expires, made.stamps.clone())));
-        let (files, access) = (self.files.clone(), self.access.clone());
-        if let Some(reason) = files.iter().find_map(|file| access.refusal(&self.namespace, file)) {
-            return Err(FileError::Forbidden(reason));
+        let EgressSecrets { function, files, stored } = &self.secrets;
+        let (sources, reader) = (self.sources.clone(), stored.reader(function, files.clone()));
+        if let Some(reason) = sources.iter().find_map(|source| reader.refusal(&function.namespace, source)) {
+            return Err(SecretError::Forbidden(reason));
         }
-        let reading = readers::run(&self.namespace, readers::MAX_WAIT, move || {
-            let stamps: Vec<Stamp> = files.iter().map(|file| stamp(file, &access)).collect();
+        let reading = readers::run(&function.namespace, readers::MAX_WAIT, move || {
+            let stamps: Vec<Stamp> = sources.iter().map(|source| stamp(source, &reader)).collect();
             let made = match before {
                 Some((value, expires, same)) if same == stamps && !stamps.contains(&None) && now() < expires => {
                     Ok((value, expires))
                 }
-                _ => make(&access).map(|(value, expires)| (Arc::new(value), expires)),
+                _ => make(&reader).map(|(value, expires)| (Arc::new(value), expires)),
             };
             Ok((made, stamps))
         });
         let (made, stamps) = match reading.await {
             Ok(read) => read,
             Err(error) => {
-                (Err(FileError::NotRead { files: self.files_in_words(), error: Arc::new(error) }), Vec::new())
+                (Err(SecretError::NotRead { files: self.sources_in_words(), error: Arc::new(error) }), Vec::new())
             }
         };
         let expires = made.as_ref().map_or(u64::MAX, |(_, expires)| *expires);
@@ -319,12 +334,12 @@ impl<T: Send + Sync + 'static> FromFiles<T> {
         value
     }
 
-    fn files_in_words(&self) -> String {
-        let names: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
+    fn sources_in_words(&self) -> String {
+        let names: Vec<String> = self.sources.iter().map(ToString::to_string).collect();
         names.join(", ")
     }
 
-    fn fresh(&self) -> Option<Result<Arc<T>, FileError>> {
+    fn fresh(&self) -> Option<Result<Arc<T>, SecretError>> {
         let made = self.made();
         let made = made.as_ref().filter(|made| made.looked.elapsed() < READ_AGAIN)?;
         Some(made.value.clone())
@@ -339,9 +354,14 @@ fn now() -> u64 {
     UnixTime::now().as_secs()
 }
 
-fn stamp(file: &Path, access: &FileAccess) -> Stamp {
-    let metadata = leno_files::open(file, access).ok()?.metadata().ok()?;
-    Some((metadata.ino(), metadata.len(), metadata.ctime(), metadata.ctime_nsec()))
+fn stamp(source: &SecretSource, reader: &SecretReader) -> Stamp {
+    match source {
+        SecretSource::File(path) => {
+            let metadata = leno_files::open(path, reader.files()).ok()?.metadata().ok()?;
+            Some(SourceStamp::File(metadata.ino(), metadata.len(), metadata.ctime(), metadata.ctime_nsec()))
+        }
+        SecretSource::Stored(key) => Some(SourceStamp::Stored(reader.stored()?.get(key)?.clone())),
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::authorizer::Authorizer;
 use super::component::{self, ComponentSecrets, Share};
-use super::egress::{self, EgressTarget};
+use super::egress::{self, EgressSecrets, EgressTarget};
 use super::extension::Extension;
 use super::modules::Modules;
 use super::revisions::Revisions;
@@ -114,7 +114,8 @@ impl FunctionEntry {
             networks: networks(&config.callees),
             external: match &config.run {
                 leno_model::Run::Egress(egress) => {
-                    Some(Arc::new(EgressTarget::new(egress, name.clone(), &config.bounds.file_access())))
+                    let source = EgressSecrets::new(&config.id, config.bounds.file_access(), &secrets.stored);
+                    Some(Arc::new(EgressTarget::new(egress, name.clone(), &source)))
                 }
                 _ => None,
             },

@@ -58,7 +58,7 @@ async fn namespaces_cannot_read_each_others_memory_environment_and_secrets() {
     fs::write(&from, "swordfish").unwrap();
     fs::set_permissions(&from, fs::Permissions::from_mode(0o600)).unwrap();
     let mut secretive = command(&[SERVER]);
-    secretive.secrets = vec![Secret { name: "token".to_owned(), from: from.clone(), environment: false }];
+    secretive.secrets = vec![Secret { name: "token".to_owned(), from: from.clone().into(), environment: false }];
     let first = supervisor.apply(of("first", secretive.clone()));
     // With limits, the process joins a control group before it switches to its account and program.
     secretive.resources.pids = 100;

@@ -18,7 +18,7 @@ impl Vault {
     }
 
     fn secret(&self, name: &str, environment: bool) -> Secret {
-        Secret { name: name.to_owned(), from: self.0.clone(), environment }
+        Secret { name: name.to_owned(), from: self.0.clone().into(), environment }
     }
 }
 

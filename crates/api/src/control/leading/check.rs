@@ -3,12 +3,13 @@
 use super::super::documents::{self, Documents};
 use super::super::error::ApiError;
 use super::super::quota::Namespaces;
+use super::super::sealing::SealedValues;
 use super::super::service::{DocumentEntry, Service};
 use super::super::tokens::Caller;
-use super::super::types::{Action, ChangeAnswer, ChangeRequest, DocumentChange, Wrong};
-use super::{Base, Leading};
+use super::super::types::{Action, ChangeAnswer, ChangeRequest, DocumentChange, Role, Wrong};
+use super::{Base, Leading, secrets};
 use leno_config::{Document, DocumentId, Effort, Problem, Snapshot};
-use leno_control::{Definitions, PublishError};
+use leno_control::{Definitions, Secrets};
 use leno_intake::{Intake, Resolution, Tags, UnresolvedTags};
 use leno_model::{CandidatePrograms, FunctionConfig, FunctionId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,10 @@ pub(super) struct CheckedChange {
     /// All documents after the change.
     pub documents: Documents,
     pub actions: Vec<(DocumentId, Action, Option<Document>)>,
+    /// The encrypted values of new and changed StoredSecret documents.
+    pub sealed: BTreeMap<DocumentId, SealedValues>,
+    /// The values of all stored secrets after the change.
+    pub secrets: Secrets,
     pub namespaces: Namespaces,
     /// The definitions after the change; `None`: a dry run, or no change.
     pub definitions: Option<Definitions>,
@@ -40,6 +45,8 @@ pub(super) enum Outcome {
 struct ProposedDocuments {
     documents: Documents,
     actions: Vec<(DocumentId, Action, Option<Document>)>,
+    sealed: BTreeMap<DocumentId, SealedValues>,
+    secrets: Secrets,
     /// Positions of new and changed documents in the request.
     order: BTreeMap<DocumentId, usize>,
 }
@@ -82,10 +89,11 @@ impl Leading {
         tags: &Tags,
         effort: &Effort,
     ) -> Result<Outcome, ApiError> {
-        let ProposedDocuments { mut documents, mut actions, order } = given(service, base, caller, request)?;
+        let ProposedDocuments { mut documents, mut actions, sealed, secrets, order } =
+            given(service, base, caller, request)?;
         let ordered = in_order(&documents, &order, &service.state().entries.documents);
         let before = self.namespaces.load();
-        let (snapshot, namespaces) = documents::compile(&self.intake, &documents, &ordered, &before, effort)?;
+        let (snapshot, namespaces) = documents::compile(&self.intake, &documents, &ordered[..], &before, effort)?;
         let files = files(service, request)?;
         let warnings = warnings(&snapshot, &files, base.in_force.as_deref());
         let answer = ChangeAnswer {
@@ -102,12 +110,14 @@ impl Leading {
                 answer,
                 documents,
                 actions,
+                sealed,
+                secrets,
                 namespaces,
                 definitions,
                 candidates,
             })));
         }
-        let definitions = if request.dry_run {
+        let mut definitions = if request.dry_run {
             // A dry run contacts no registry.
             let ids = snapshot.functions().take_while(|_| !effort.is_over());
             let configs = ids.filter_map(|id| Some((id.clone(), snapshot.function_config(id)?))).collect();
@@ -116,6 +126,7 @@ impl Leading {
                 configs,
                 modules: snapshot.modules().clone(),
                 permissions: snapshot.permissions(),
+                secrets: None,
             }
         } else {
             match Intake::resolve(&self.control, &snapshot, tags)? {
@@ -123,18 +134,21 @@ impl Leading {
                 Resolution::Incomplete(unresolved) => return Ok(Outcome::Unresolved(unresolved)),
             }
         };
+        definitions.secrets = Some(secrets.clone());
         let (differing, removed) = difference(base.in_force.as_deref(), &definitions);
         let names = differing.iter().map(|config| &config.id).chain(&removed);
         let functions = names.filter(|id| caller.may_know(id)).map(ToString::to_string).collect();
         let answer = ChangeAnswer { functions, ..answer };
         if request.dry_run {
-            self.control.check(&definitions).map_err(|error| refused(caller, error))?;
+            self.control.check(&definitions)?;
             let candidates = candidates(base.in_force.as_deref(), &differing);
             let definitions = None;
             return Ok(Outcome::Complete(Box::new(CheckedChange {
                 answer,
                 documents,
                 actions,
+                sealed,
+                secrets,
                 namespaces,
                 definitions,
                 candidates,
@@ -154,20 +168,12 @@ impl Leading {
             answer,
             documents,
             actions,
+            sealed,
+            secrets,
             namespaces,
             definitions,
             candidates,
         })))
-    }
-}
-
-/// The error, without names that the caller may not know.
-pub(super) fn refused(caller: &Caller, error: PublishError) -> ApiError {
-    match &error {
-        PublishError::Definitions(definitions) if definitions.function().is_some_and(|id| !caller.may_know(id)) => {
-            ApiError::Bad("a function of another namespace would not be right any more".to_owned())
-        }
-        _ => error.into(),
     }
 }
 
@@ -209,10 +215,19 @@ fn given(
         }
     }
     let (mut documents, mut actions) = ((*base.documents).clone(), Vec::new());
+    let (mut sealed, mut secrets) = (BTreeMap::new(), (*base.secrets).clone());
     let mut named: BTreeSet<DocumentId> = given.keys().cloned().collect();
     let mut broken: BTreeSet<&DocumentId> = base.broken.keys().collect();
-    for (id, document) in given {
+    for (id, mut document) in given {
         caller.may_write(&id, &document.reach())?;
+        if id.kind == secrets::KIND {
+            // Somebody who may not change a value must not try whether it is another one.
+            caller.needs(Role::Editor)?;
+            let stored = secrets::seal(service, state.entries.documents.get(&id), &id, &document)?;
+            secrets::replace(&mut secrets, &id, stored.values);
+            sealed.insert(id.clone(), stored.sealed);
+            document = stored.document;
+        }
         broken.remove(&id);
         let before = documents.get(&id);
         if let Some(before) = before {
@@ -246,6 +261,9 @@ fn given(
             )));
         }
         broken.remove(&id);
+        if id.kind == secrets::KIND {
+            secrets::replace(&mut secrets, &id, BTreeMap::new());
+        }
         actions.push((id, Action::Deleted, None));
     }
     if actions.is_empty() {
@@ -256,16 +274,23 @@ fn given(
         let problems = broken.iter().filter_map(|id| base.broken.get(id)).flatten();
         return Err(ApiError::Problems(problems.cloned().chain(unknown).collect()));
     }
-    Ok(ProposedDocuments { documents, actions, order })
+    Ok(ProposedDocuments { documents, actions, sealed, secrets, order })
 }
 
 impl ApiError {
-    /// Hides problems of stored documents that a caller may not read.
+    /// Hides names, and problems of stored documents, that a caller may not read.
     pub(super) fn without_what_is_hidden(self, caller: &Caller, files: &BTreeSet<String>) -> Self {
-        let Self::Problems(problems) = self else { return self };
-        if caller.is_everywhere() {
-            return Self::Problems(few(problems));
-        }
+        let problems = match self {
+            Self::Problems(problems) if caller.is_everywhere() => return Self::Problems(few(problems)),
+            Self::Problems(problems) => problems,
+            Self::Definitions(error) if error.function().is_some_and(|id| !caller.may_know(id)) => {
+                return Self::Bad("a function of another namespace would not be right any more".to_owned());
+            }
+            Self::Quota { namespace, .. } if !caller.may_know_namespace(&namespace) => {
+                return Self::Forbidden("another namespace exceeds its quota; ask an operator".to_owned());
+            }
+            other => return other,
+        };
         let shown = |problem: &Problem| {
             let file = problem.file.to_string_lossy();
             let namespace =

@@ -18,6 +18,12 @@ pub struct NamespaceStatus {
     pub rules: Share,
     /// Bytes of documents.
     pub document_bytes: Share,
+    /// Values of stored secrets.
+    #[serde(default)]
+    pub secrets: Share,
+    /// Bytes of these values.
+    #[serde(default)]
+    pub secret_bytes: Share,
     /// Hosts that are its own; `null`: any that no other namespace has.
     pub hosts: Option<Vec<String>>,
     /// Engines of its functions; `null`: any.

@@ -111,7 +111,9 @@ fn run_files(run: &Run, spec: &Scope<'_>) {
         Run::Egress(egress) => {
             let list = spec.field("credentials");
             for (index, credential) in egress.credentials.iter().enumerate() {
-                file(&list.element(index).field("from"), &credential.from);
+                if let Some(path) = credential.from.file() {
+                    file(&list.element(index).field("from"), path);
+                }
             }
             return;
         }
@@ -144,7 +146,9 @@ fn unjailed_port(function: &Function) -> Option<u16> {
 
 fn secret_files(list: &Scope<'_>, secrets: &[Secret]) {
     for (index, secret) in secrets.iter().enumerate() {
-        file(&list.element(index).field("from"), &secret.from);
+        if let Some(path) = secret.from.file() {
+            file(&list.element(index).field("from"), path);
+        }
     }
 }
 

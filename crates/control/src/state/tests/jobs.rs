@@ -37,8 +37,13 @@ impl Restarted {
         let job = edition.map(|edition| configs::job(JOB, &[], edition));
         let configs: BTreeMap<_, _> = job.into_iter().map(|job| (job.id.clone(), job)).collect();
         let histories = self.state.histories().record_publication(&configs, 0).unwrap();
-        let definitions =
-            Definitions { mesh: configs::mesh(), configs, modules: BTreeMap::new(), permissions: Default::default() };
+        let definitions = Definitions {
+            mesh: configs::mesh(),
+            configs,
+            modules: BTreeMap::new(),
+            permissions: Default::default(),
+            secrets: None,
+        };
         let compiled = CompiledDefinitions::new(&definitions, &definitions.modules, &histories, &self.bundle).unwrap();
         self.state.publish(compiled, histories);
     }

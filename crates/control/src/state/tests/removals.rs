@@ -58,6 +58,7 @@ impl Mesh {
             configs,
             modules: BTreeMap::new(),
             permissions: snapshot.permissions(),
+            secrets: None,
         };
         let histories = self.state.histories().record_publication(&definitions.configs, 0).unwrap();
         let compiled = CompiledDefinitions::new(&definitions, &definitions.modules, &histories, &self.bundle).unwrap();

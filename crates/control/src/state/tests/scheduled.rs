@@ -86,6 +86,7 @@ impl Mesh {
             configs: BTreeMap::new(),
             modules: BTreeMap::new(),
             permissions: Default::default(),
+            secrets: None,
         };
         let histories = Histories::default();
         let compiled = CompiledDefinitions::new(&definitions, &definitions.modules, &histories, bundle).unwrap();
