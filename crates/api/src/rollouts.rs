@@ -78,7 +78,7 @@ impl RolloutRequest {
         }
     }
 
-    /// What was asked for, for the audit log.
+    /// The request in words, for the audit log.
     pub(crate) fn words(&self, id: &FunctionId) -> String {
         let action = format!("{:?}", self.action).to_lowercase();
         match &self.revision {

@@ -49,8 +49,8 @@ pub(crate) enum Command {
     /// Take back what happened last to a function's revisions: a rollout under way, a change of
     /// `traffic`, or a completed rollout.
     ///
-    /// What was undone, or rolled back automatically, cannot be undone once more: this says so, and
-    /// ends with 1.
+    /// A revision that was undone, or rolled back automatically, cannot be undone once more: this
+    /// says so, and ends with 1.
     #[command(after_help = UNDO)]
     Undo(Options),
 }

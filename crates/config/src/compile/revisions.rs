@@ -1,4 +1,4 @@
-//! `spec.revisions` of a function: named overrides of its own fields.
+//! `spec.revisions` of a function: named overrides of the function's fields.
 
 use super::function::{self, Content};
 use super::{Context, fields};
@@ -87,7 +87,7 @@ pub(super) fn with_overrides<T>(
     compiled
 }
 
-/// The same, for what has no doubts.
+/// The same for warnings, which have no doubts.
 pub(super) fn reported_by_writer<T>(
     function: &Scope<'_>,
     index: usize,

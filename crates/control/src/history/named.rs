@@ -109,7 +109,7 @@ impl History {
     }
 }
 
-/// A step's part of a share in per cent: at least 1 of what is not 0.
+/// A step's part of a share in per cent: at least 1, unless the share is 0.
 fn part(share: u8, step: u8) -> u8 {
     let part = (u32::from(share) * u32::from(step)).div_ceil(100);
     u8::try_from(part).unwrap_or(share).min(share)
