@@ -41,9 +41,9 @@ impl Source for &[&Document] {
 
 /// Documents that a control plane does not have yet, and the stored secrets that it has; `None`:
 /// they are not known.
-pub struct Unstored<'a>(pub &'a [&'a Document], pub Option<SecretSet>);
+pub struct UnstoredDocuments<'a>(pub &'a [&'a Document], pub Option<SecretSet>);
 
-impl Source for Unstored<'_> {
+impl Source for UnstoredDocuments<'_> {
     fn compile(self, effort: &Effort) -> Result<Snapshot, Vec<Problem>> {
         let mut set = DocumentSet::of_documents(self.0.iter().copied(), effort);
         (set.documents.unstored, set.documents.stored) = (true, self.1);

@@ -4,7 +4,7 @@ use super::error::ApiError;
 use super::quota::Namespaces;
 use super::types::File;
 use leno_config::{Document, DocumentId, Effort, Problem, SecretSet, Snapshot};
-use leno_intake::{Intake, Source, Unstored};
+use leno_intake::{Intake, Source, UnstoredDocuments};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -61,7 +61,13 @@ pub fn check(intake: &Intake, files: &[File], stored: Option<SecretSet>) -> Resu
         if ordered.is_empty() {
             return Err(ApiError::Bad("there is no document".to_owned()));
         }
-        compile(intake, &documents, Unstored(&ordered, stored.clone()), &Namespaces::default(), &Effort::unbounded())
+        compile(
+            intake,
+            &documents,
+            UnstoredDocuments(&ordered, stored.clone()),
+            &Namespaces::default(),
+            &Effort::unbounded(),
+        )
     };
     match checked() {
         Ok((snapshot, _)) => Ok(snapshot),
