@@ -1,6 +1,7 @@
 //! Calls to external services: by name and by address, with TLS and with secrets of the node, and
 //! the refusals of such calls.
 
+mod stored;
 mod tcp;
 
 use crate::outside::{Answer, Names, Server, external, reading};
