@@ -254,7 +254,7 @@ fn former_spellings_of_options_stay() {
     for (arguments, expected) in [
         (&["node", "--control", "c:1", "--offer-memory", "512M"][..], "512Ki or 8Mi, or a number of bytes"),
         (&["node", "--control", "c:1", "--offer-cpu", "4"], "write 4.0 for processors"),
-        (&["--server", "https://c", "check", "all.yaml"], "unexpected argument '--server'"),
+        (&["--server", "https://c", "import", "all.yaml"], "unexpected argument '--server'"),
     ] {
         let refused = leno(home.path(), arguments);
         assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {refused:?}");
