@@ -2,7 +2,8 @@
 
 use crate::interpolation::{Surroundings, interpolate, variables};
 use crate::workload::{
-    Import, Notes, Workload, at, elements, entries, label, own_url, port_of_image, size, text, texts,
+    Import, Notes, Workload, at, elements, entries, label, own_port, own_url, port_of_command, port_of_image, size,
+    text, texts,
 };
 use leno_config::{Mark, Node, Problem, foreign_documents};
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,7 +124,9 @@ impl<'c> Compose<'c> {
             let path = format!("{path}.environment.{variable}");
             self.named_in(value, name, &mut workload, (*mark, &path), notes);
             let secret = ["PASSWORD", "SECRET", "TOKEN", "PRIVATE_KEY", "API_KEY"];
-            if secret.iter().any(|word| variable.to_ascii_uppercase().contains(word)) {
+            let in_url = value.split_once("://").and_then(|(_, rest)| rest.split('/').next()?.rsplit_once('@'));
+            let in_url = in_url.is_some_and(|(user, _)| user.split_once(':').is_some_and(|(_, word)| !word.is_empty()));
+            if in_url || secret.iter().any(|word| variable.to_ascii_uppercase().contains(word)) {
                 notes.manual_step(
                     *mark,
                     &path,
@@ -133,9 +136,24 @@ impl<'c> Compose<'c> {
         }
         if service.get("ports").is_none_or(|ports| elements(ports).is_empty())
             && service.get("expose").is_none()
-            && let Some(port) = service.get("image").and_then(Node::text).and_then(port_of_image)
+            && !workload.is_job
         {
-            workload.listen(&[(port, service.mark)], &path, notes);
+            let test = at(service, &["healthcheck", "test"]);
+            let words: Vec<&str> = ["command", "args"]
+                .iter()
+                .filter_map(|field| workload.spec.get(*field)?.as_array())
+                .flatten()
+                .filter_map(serde_json::Value::as_str)
+                .collect();
+            let own = test.and_then(|node| Some((own_port(&texts(node).join(" "))?, node.mark, "`healthcheck`")));
+            let own = own.or_else(|| Some((port_of_command(&words)?, service.mark, "`command`")));
+            let image = || service.get("image").and_then(Node::text).and_then(port_of_image);
+            if let Some((port, mark, source)) = own {
+                notes.adapted(mark, &path, format!("port {port}, by its {source}"));
+                workload.listen(&[(port, mark)], &path, notes);
+            } else if let Some(port) = image() {
+                workload.listen(&[(port, service.mark)], &path, notes);
+            }
         }
         if workload.spec.get("image").is_none() && service.get("build").is_none() {
             notes.problem(service.mark, &path, "the service has neither `image` nor `build`", "give it an image");
@@ -188,7 +206,8 @@ impl<'c> Compose<'c> {
             }
             ("tmpfs", _) => {
                 for folder in texts(node) {
-                    add_volume(workload, folder.split(':').next().unwrap_or(folder));
+                    let folder = folder.split(':').next().unwrap_or(folder);
+                    add_volume(workload, serde_json::json!({ "path": folder }));
                 }
             }
             ("healthcheck", _) => healthcheck(workload, node, path, notes),
@@ -392,7 +411,7 @@ fn mount(workload: &mut Workload, node: &Node, path: &str, notes: &mut Notes<'_>
         (None, None) => (None, text),
     };
     match source {
-        None => add_volume(workload, target),
+        None => add_volume(workload, serde_json::json!({ "path": target })),
         Some(source) if source.starts_with(['.', '/', '~']) || field("type") == Some("bind") => {
             notes.manual_step(
                 node.mark,
@@ -401,20 +420,17 @@ fn mount(workload: &mut Workload, node: &Node, path: &str, notes: &mut Notes<'_>
             );
         }
         Some(source) => {
-            add_volume(workload, target);
-            notes.manual_step(
-                node.mark,
-                path,
-                format!("{target}: in memory and of one instance, and `{source}` outlives it"),
-            );
+            add_volume(workload, serde_json::json!({ "path": target, "name": label(source), "size": "1Gi" }));
+            let text = format!("{target}: on the disk of a node, empty at first and of at most 1Gi: change `size`");
+            notes.adapted(node.mark, path, text);
         }
     }
 }
 
-fn add_volume(workload: &mut Workload, path: &str) {
+fn add_volume(workload: &mut Workload, volume: serde_json::Value) {
     let volumes = workload.spec.entry("volumes").or_insert_with(|| serde_json::json!([]));
     if let serde_json::Value::Array(volumes) = volumes {
-        volumes.push(serde_json::json!({ "path": path }));
+        volumes.push(volume);
     }
 }
 

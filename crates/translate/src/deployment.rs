@@ -247,7 +247,11 @@ impl Manifests<'_> {
         let Some(name) = node.get("name").and_then(Node::text) else { return };
         let path = format!("{path}.{name}");
         if let Some(value) = node.get("value") {
-            workload.set_env(name, value.text().unwrap_or_default());
+            let value = value.text().unwrap_or_default();
+            if value.contains("$(") {
+                notes.manual_step(node.mark, &path, format!("`{value}` stays as it is: write the value"));
+            }
+            workload.set_env(name, value);
             return;
         }
         let reference = at(node, &["valueFrom", "configMapKeyRef"]);
@@ -438,7 +442,10 @@ fn mount(mounted: &Node, pod: &Node, workload: &mut Workload, path: &str, notes:
         notes.manual_step(
             mounted.mark,
             path,
-            format!("{target}: the volume `{wanted}` is not in memory, and not shown"),
+            format!(
+                "{target}: the volume `{wanted}` is not in memory: put its files into {target} of the nodes, and add \
+                 `readOnlyPaths: [{target}]`, or into the image"
+            ),
         );
     }
 }

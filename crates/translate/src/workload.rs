@@ -341,12 +341,32 @@ pub(super) fn size(text: &str) -> Option<String> {
 
 /// Path and port of a URL of the program itself, such as a health check has it.
 pub(super) fn own_url(text: &str) -> Option<String> {
+    let rest = after_own_host(text)?;
+    let path = rest.find('/').map_or("/", |at| &rest[at..]);
+    Some(path.to_owned())
+}
+
+/// The port of the URL of a program itself, if the URL names one.
+pub(super) fn own_port(text: &str) -> Option<u16> {
+    after_own_host(text)?.strip_prefix(':')?.split('/').next()?.parse().ok()
+}
+
+/// The port that a command line names.
+pub(super) fn port_of_command(words: &[&str]) -> Option<u16> {
+    const OPTIONS: [&str; 6] = ["--port", "--bind", "-b", "--listen", "--http-port", "--server.port"];
+    let port = |text: &str| text.rsplit(':').next().and_then(|port| port.parse().ok());
+    words.iter().enumerate().find_map(|(index, word)| match word.split_once('=') {
+        Some((option, value)) if OPTIONS.contains(&option) => port(value),
+        None if OPTIONS.contains(word) => words.get(index + 1).and_then(|value| port(value)),
+        _ => None,
+    })
+}
+
+fn after_own_host(text: &str) -> Option<&str> {
     let rest = ["localhost", "127.0.0.1", "0.0.0.0", "[::1]"]
         .iter()
         .find_map(|host| text.split_once(&format!("http://{host}")).map(|(_, rest)| rest))?;
-    let rest = rest.split([' ', '"', '\'', '|', ';']).next()?;
-    let path = rest.find('/').map_or("/", |at| &rest[at..]);
-    Some(path.to_owned())
+    rest.split([' ', '"', '\'', '|', ';']).next()
 }
 
 #[cfg(test)]
@@ -377,6 +397,12 @@ mod tests {
         assert_eq!(own_url("curl -f http://localhost:8080/health || exit 1").as_deref(), Some("/health"));
         assert_eq!(own_url("wget -qO- http://127.0.0.1").as_deref(), Some("/"));
         assert_eq!(own_url("pg_isready -U app"), None);
+        assert_eq!(own_port("curl -f http://localhost:8080/health || exit 1"), Some(8080));
+        assert_eq!((own_port("wget -qO- http://127.0.0.1"), own_port("pg_isready")), (None, None));
+        for line in ["gunicorn -b 0.0.0.0:8000 a:b", "app --port 8000", "app --port=8000", "app --listen :8000"] {
+            assert_eq!(port_of_command(&line.split(' ').collect::<Vec<_>>()), Some(8000), "{line}");
+        }
+        assert_eq!(port_of_command(&["app", "-b", "main", "--port"]), None);
         assert_eq!(label("My_App.v2"), "my-app-v2");
     }
 }

@@ -45,7 +45,7 @@ impl Arguments<'_> {
         let place = scope.field("env");
         for (name, value) in self.env {
             let reference = parts(value).into_iter().find_map(|part| match part {
-                Part::Variable(name) if known.contains(&name) => Some(name),
+                Part::Variable(name) if known.contains(&name) || is_constant(name) => Some(name),
                 _ => None,
             });
             if let Some(reference) = reference {
@@ -109,6 +109,11 @@ fn unexpanded(text: &str) -> Option<(String, String)> {
     let named = shell_reference(text, &OWN).is_some();
     (has_default || named)
         .then(|| (format!("`{quoted}` stays as it is: no shell is involved"), "write the value".to_owned()))
+}
+
+/// Whether a name is one of a variable, by its letters, and not the command of a shell.
+fn is_constant(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
 /// Whether an argument is a script, in which references are the interpreter's.

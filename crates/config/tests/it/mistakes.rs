@@ -225,6 +225,8 @@ const MISTAKES: &[(&str, &str, &str, &str, &str)] = &[
     ("keys by plain text", FUNCTIONS, issuer!("audiences: [shop], jwks: {url: http://id.example/jwks}"), "spec.authentication.issuers[0].jwks.url", "write https://id.example/jwks"),
     ("the description of an issuer for its keys", FUNCTIONS, issuer!("audiences: [shop], jwks: {url: https://id.example/.well-known/openid-configuration}"), "spec.authentication.issuers[0].jwks.url", "`jwks_uri`"),
     ("an issuer without keys", FUNCTIONS, issuer!("audiences: [shop]"), "spec.authentication.issuers[0]", "`jwks` is missing"),
+    ("a counter for each user without tokens", "per: 1m}", "per: 1m, key: [{claim: sub}]}", "spec.rateLimits[0].key[0]", "all requests share one counter"),
+    ("a quota of a namespace with another name", "---\napiVersion: leno.dev/v1alpha1\nkind: Job", "---\napiVersion: leno.dev/v1alpha1\nkind: NamespaceQuota\nmetadata: {name: dmeo}\nspec: {instances: 100}\n---\napiVersion: leno.dev/v1alpha1\nkind: Job", "metadata.name", "did you mean `demo`?"),
     ("no connections at all", FUNCTIONS, "spec:\n  functions: [shop]\n  circuitBreaker: {maxConnections: 0}\n", "spec.circuitBreaker.maxConnections", "expected at least 1"),
     ("all requests traced twice", FUNCTIONS, "spec:\n  functions: [shop]\n  tracing: {sampling: 200}\n", "spec.tracing.sampling", "expected 0 to 100"),
 ];

@@ -224,6 +224,7 @@ fn a_compose_file_becomes_functions_a_job_and_policies() {
     assert_eq!((&api["env"]["SECRET_KEY"], &api["user"]), (&"a b".into(), &"1000:1000".into()));
     assert_eq!((&api["readOnlyRoot"], &api["timeouts"]["grace"]), (&true.into(), &"20s".into()));
     assert_eq!(api["callees"], serde_json::json!(["cache", "db"]));
+    assert_eq!((&api["port"], &api["volumes"][0]["name"]), (&8000.into(), &"uploads".into()));
     assert_eq!(document(&documents, "Job", "migrate")["callees"], serde_json::json!(["db"]));
     let db = document(&documents, "Function", "db");
     assert_eq!((&db["image"], &db["port"]), (&"docker.io/library/postgres:17".into(), &5432.into()));
@@ -238,7 +239,7 @@ fn a_compose_file_becomes_functions_a_job_and_policies() {
             &["services.web.deploy.resources.reservations", "dropped"],
             &["services.api.build", "to do", "replace `localhost/api:latest`"],
             &["services.api.volumes", "to do", "./templates"],
-            &["services.api.volumes", "`uploads` outlives it"],
+            &["services.api.volumes", "adapted", "on the disk of a node"],
             &["services.api.depends_on.migrate", "to do", "does not wait for a job"],
             &["services.api.environment.SECRET_KEY", "to do", "secret in plain text"],
             &["services.api.networks", "dropped"],
@@ -255,6 +256,29 @@ fn a_compose_file_becomes_functions_a_job_and_policies() {
         let place = format!("compose.yaml:{} ", number + 1);
         assert!(report.contains(&place), "{place} `{line}` is not in:\n{report}");
     }
+}
+
+#[test]
+fn ports_and_secrets_are_found_where_people_write_them() {
+    let text = "services:\n  web:\n    image: r.example/web:1\n    environment: {DATABASE_URL: 'postgres://app:sesame@db/shop'}\n    healthcheck: {test: \
+                [CMD, curl, 'http://localhost:8000/']}\n  api:\n    image: r.example/api:1\n    command: gunicorn -b 0.0.0.0:9000 app:app\n  db:\n    \
+                image: postgres:17\n    volumes: ['data:/var/lib/postgresql/data']\n";
+    let folder = Folder::with(&[("compose.yaml", text)]);
+    let (documents, report) = folder.imported(&["compose.yaml"]);
+    compiled(&documents);
+    let port = |name: &str| document(&documents, "Function", name)["port"].clone();
+    assert_eq!((port("web"), port("api"), port("db")), (8000.into(), 9000.into(), 5432.into()));
+    let volume = serde_json::json!({ "path": "/var/lib/postgresql/data", "name": "data", "size": "1Gi" });
+    assert_eq!(document(&documents, "Function", "db")["volumes"], serde_json::json!([volume]));
+    reports(
+        &report,
+        &[
+            &["services.web.environment.DATABASE_URL", "to do", "secret in plain text"],
+            &["services.web", "adapted", "port 8000, by its `healthcheck`"],
+            &["services.api", "adapted", "port 9000, by its `command`"],
+            &["services.db.volumes", "adapted", "on the disk of a node"],
+        ],
+    );
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod reach;
 
 use super::{Documents, TypedDocument, fields};
 use crate::document;
+use crate::nearest::nearest;
 use crate::problem::{Origin, Problem, Scope};
 use crate::snapshot::{Function, Policy};
 use leno_model::{EgressPort, EgressProtocol, MeshConfig, PersistentVolume, Run, SpiffeId, TrustDomain};
@@ -98,6 +99,7 @@ pub(super) fn find(
         mesh.external(id, &documents.externals[*index]);
     }
     mesh.fixed_ports(&listeners, names);
+    mesh.quotas();
     for placed in &documents.chains {
         mesh.chain(placed);
     }
@@ -118,6 +120,7 @@ impl<'a> Mesh<'a> {
         self.audited(&spec, index, &placed.document.spec);
         self.alternatives(&spec, &placed.document.spec);
         self.tries(&spec, index);
+        self.counters(&spec, index, &placed.document.spec);
         let section = spec.field("authorization");
         let rules = section.field("rules");
         for (number, rule) in self.policies[index].authorization.iter().enumerate() {
@@ -277,6 +280,40 @@ impl<'a> Mesh<'a> {
                 ConditionKey::Claim(_) => element.field("claim").problem(&message, fix),
                 ConditionKey::Audience => element.field("audience").problem(&message, fix),
                 ConditionKey::Header(_) | ConditionKey::Query(_) => {}
+            }
+        }
+    }
+
+    /// Reports limits by a claim where no user is known, so that all requests share one counter.
+    fn counters(&self, spec: &Scope<'_>, index: usize, document: &document::PolicySpec) {
+        if self.of_policy[index].iter().any(|(_, function)| self.authenticates(function)) {
+            return;
+        }
+        for (number, limit) in document.rate_limits.iter().enumerate() {
+            let is_claim = |part: &document::KeyPart| matches!(part, document::KeyPart::Claim(_));
+            let Some(position) = limit.key.iter().position(is_claim) else { continue };
+            let message = "no policy of its functions looks for tokens: all requests share one counter";
+            let key = spec.field("rateLimits").element(number).field("key").element(position).here();
+            let fix = "add an `authentication` section to a policy of the function".to_owned();
+            self.found.borrow_mut().push(Problem { message: message.to_owned(), fix, ..key });
+        }
+    }
+
+    /// Reports quotas of files for a namespace that has no documents, if another one has nearly its
+    /// name.
+    fn quotas(&self) {
+        let documents = self.documents;
+        let functions = documents.functions.iter().map(|placed| &*placed.document.metadata.namespace);
+        let jobs = documents.jobs.iter().map(|placed| &*placed.document.metadata.namespace);
+        let used: BTreeSet<&str> = functions.chain(jobs).collect();
+        let used: Vec<&str> = used.into_iter().collect();
+        for placed in documents.namespace_quotas.iter().filter(|placed| placed.origin == Origin::File) {
+            let name = &placed.document.metadata.name;
+            let near = nearest(name, &used).filter(|near| near != name);
+            if let Some(near) = near.filter(|_| !used.contains(&&**name)) {
+                let fix = format!("did you mean `{near}`?");
+                let root = placed.scope(&self.found);
+                root.field("metadata").field("name").problem(format!("nothing is in the namespace `{name}`"), fix);
             }
         }
     }

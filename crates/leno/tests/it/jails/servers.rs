@@ -3,8 +3,9 @@
 
 use super::programs::{SPEC, function, status, text};
 use super::start;
-use leno_testkit::mesh::{ALLOW_ALL, policy};
-use std::path::Path;
+use leno_testkit::mesh::{ALLOW_ALL, Mesh, policy};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// Whether a program is there. If not, prints that.
 fn is_installed(program: &str) -> bool {
@@ -59,6 +60,88 @@ fn servers_of_the_distribution_run_with_their_own_configuration() {
         let status = status(&mesh, name);
         // Some have no page at `/`.
         assert!([200, 403, 404].contains(&status), "{name}: {status}: {:?}", mesh.output());
+    }
+}
+
+/// The folder with the programs of the newest PostgreSQL.
+fn postgres() -> Option<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    versions.map(|version| version.path().join("bin")).filter(|bin| bin.join("postgres").exists()).max()
+}
+
+#[test]
+fn databases_of_the_distribution_are_ready_at_their_ports() {
+    let postgres = postgres();
+    let path = postgres.as_deref().unwrap_or(Path::new("/usr/bin")).display();
+    let memory = "  volumes: [{path: /data, size: 500Mi}]";
+    let path = format!("{memory}\n  env: {{PATH: \"{path}:/usr/sbin:/usr/bin:/bin\"}}");
+    let databases: [(&str, &[&str], u16, &str); 4] = [
+        ("/usr/bin/redis-server", &["redis-server", "--protected-mode", "no"], 6379, ""),
+        ("/usr/bin/memcached", &["memcached"], 11211, ""),
+        (
+            "/usr/lib/postgresql",
+            &["sh", "-c", "[ -d /data/pg ] || initdb -D /data/pg; exec postgres -D /data/pg -k /tmp"],
+            5432,
+            &path,
+        ),
+        (
+            "/usr/sbin/mariadbd",
+            &[
+                "sh",
+                "-c",
+                "[ -d /data/m ] || mariadb-install-db --datadir=/data/m; exec mariadbd --datadir=/data/m --socket=/tmp/m.sock",
+            ],
+            3306,
+            &path,
+        ),
+    ];
+    let present: Vec<_> = databases.into_iter().filter(|(program, ..)| is_installed(program)).collect();
+    let of = |(_, command, port, spec): &(&str, &[&str], u16, &str)| {
+        let spec =
+            format!("  workingDirectory: public\n  ports: [{{port: {port}}}]\n  timeouts: {{startup: 120s}}\n{spec}");
+        function(&format!("at-{port}"), command, &spec)
+    };
+    let mut mesh = start("strict", &present.iter().map(of).collect::<String>());
+    for (program, _, port, _) in present {
+        let function = format!("test/at-{port}");
+        mesh.wait_for(program, |mesh| mesh.instances(&function).iter().any(|row| row["state"] == "ready"));
+    }
+}
+
+#[test]
+fn puma_and_php_fpm_behind_nginx_run() {
+    let nginx = "pid /tmp/nginx.pid; error_log stderr; daemon off; events {}\nhttp { access_log /dev/stdout; client_body_temp_path /tmp/b; \
+                 proxy_temp_path /tmp/p; fastcgi_temp_path /tmp/f; uwsgi_temp_path /tmp/u; scgi_temp_path /tmp/s; server { listen 8080; location / { \
+                 fastcgi_pass unix:/tmp/fpm.sock; fastcgi_param SCRIPT_FILENAME FOLDER/index.php; fastcgi_param REQUEST_METHOD $request_method; } } }\n";
+    let fpm = "[global]\nerror_log = /dev/stderr\npid = /tmp/fpm.pid\n[www]\nlisten = /tmp/fpm.sock\npm = static\npm.max_children = 2\n";
+    let found = fs::read_dir("/usr/sbin").into_iter().flatten().flatten().map(|entry| entry.path());
+    let found: Vec<PathBuf> = found
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("php-fpm")))
+        .collect();
+    let has_fpm = match found.first() {
+        Some(_) => is_installed("/usr/sbin/nginx"),
+        None => is_installed("/usr/sbin/php-fpm"),
+    };
+    let mut documents = String::new();
+    if let Some(program) = found.first().filter(|_| has_fpm) {
+        let script = format!("{} -y fpm.conf && exec nginx -c $PWD/nginx.conf", program.display());
+        documents += &function("fpm", &["sh", "-c", &script], &format!("{SPEC}\n  port: 8080"));
+    }
+    let has_puma = is_installed("/usr/bin/puma");
+    if has_puma {
+        documents += &function("puma", &["puma", "-p", "$(PORT)"], SPEC);
+    }
+    let leno = std::process::Command::new(env!("CARGO_BIN_EXE_leno"));
+    let mesh = Mesh::start_with_command(leno, &super::instances("strict"), &documents, |folder| {
+        let public = folder.join("public");
+        fs::create_dir(&public).unwrap();
+        fs::write(public.join("nginx.conf"), nginx.replace("FOLDER", public.to_str().unwrap())).unwrap();
+        fs::write(public.join("fpm.conf"), fpm).unwrap();
+        fs::write(public.join("index.php"), "<?php echo 'hello from php';").unwrap();
+        fs::write(public.join("config.ru"), "run ->(_) { [200, {}, ['hello from puma']] }\n").unwrap();
+    });
+    for (name, _) in [("fpm", has_fpm), ("puma", has_puma)].into_iter().filter(|(_, there)| *there) {
+        assert_eq!(status(&mesh, name), 200, "{name}: {:?}", mesh.output());
     }
 }
 
