@@ -184,7 +184,13 @@ impl ContainerPlan {
 /// as long as the file systems of the paths do, on a thread that ends afterwards.
 pub(crate) fn shown(paths: &[PathBuf], owner: u32) -> io::Result<Vec<OwnedFd>> {
     shown::take_rights(owner)?;
-    let real = paths.iter().map(|path| shown::resolved(path)).collect::<io::Result<Vec<_>>>()?;
+    let resolve = |path: &PathBuf| {
+        let real = shown::resolved(path)?;
+        let reason = "a container has the files of its image there";
+        shown::check_settings(path, &real, |_| Some(reason.to_owned()))?;
+        Ok(real)
+    };
+    let real = paths.iter().map(resolve).collect::<io::Result<Vec<_>>>()?;
     shown::mounts(Path::new("/"), &real)
 }
 

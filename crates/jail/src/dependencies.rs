@@ -253,6 +253,7 @@ impl<'a> Dependencies<'a> {
             return Err(bad(format!("a jail cannot show {}: {reason}", path.display())));
         }
         let real = resolved(&self.on_machine(path))?;
+        shown::check_settings(path, &real, |path| self.access.refusal(self.namespace, path))?;
         shown::check(&real)?;
         self.shown.push((real, path.to_owned()));
         Ok(())

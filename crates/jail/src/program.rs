@@ -179,7 +179,9 @@ fn task(program: Program) -> io::Result<(Task, Vec<String>)> {
         if let Some(reason) = shown::unshowable(path) {
             return Err(bad(format!("a jail cannot show {}: {reason}", path.display())));
         }
-        shown.push((resolved(path)?, path.clone()));
+        let real = resolved(path)?;
+        shown::check_settings(path, &real, |path| access.refusal(&namespace, path))?;
+        shown.push((real, path.clone()));
     }
     let mut dependencies = Dependencies::new(&directory, environment.get("PATH"), shown, &access, &namespace);
     let executable = dependencies.command(&argv)?;

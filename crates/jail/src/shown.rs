@@ -172,6 +172,16 @@ pub(crate) fn unshowable(path: &Path) -> Option<&'static str> {
     (is_in(&RESERVED) && !is_nameable && !view::is_setting(path)).then_some("a jail has a folder of its own there")
 }
 
+/// Fails for a path of `/etc`, but for the settings of every jail, that its document may not name.
+/// `real` is the path to which its links lead, and `refusal` the reason for a path.
+pub(crate) fn check_settings(path: &Path, real: &Path, refusal: impl Fn(&Path) -> Option<String>) -> io::Result<()> {
+    let is_named = |path: &&Path| path.starts_with("/etc") && !view::is_setting(path);
+    match [path, real].into_iter().filter(is_named).find_map(refusal) {
+        Some(reason) => Err(cannot(path, &reason)),
+        None => Ok(()),
+    }
+}
+
 /// Adds a hint about the missing rights to an error.
 fn hinted(error: io::Error) -> io::Error {
     match error.kind() {
@@ -219,6 +229,19 @@ mod tests {
             fs::remove_file(link).unwrap();
         }
         assert_eq!(resolved(folder.path()).unwrap(), folder.path().canonicalize().unwrap());
+    }
+
+    #[test]
+    fn settings_of_the_machine_are_shown_only_where_the_operator_permits_it() {
+        let refused = |path: &str, real: &str| {
+            check_settings(Path::new(path), Path::new(real), |_| Some("not listed".to_owned())).is_err()
+        };
+        assert!(refused("/etc/nginx", "/etc/nginx") && refused("/srv/shop/link", "/etc/nginx"));
+        assert!(!refused("/etc/ssl", "/etc/ssl") && !refused("/srv/shop", "/srv/shop"));
+        assert!(check_settings(Path::new("/etc/nginx"), Path::new("/etc/nginx"), |_| None).is_ok());
+        for private in ["/etc", "/etc/shadow", "/etc/leno/node.token", "/etc/ssh/key"] {
+            assert!(unshowable(Path::new(private)).is_some(), "{private}");
+        }
     }
 
     #[test]

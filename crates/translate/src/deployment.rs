@@ -443,8 +443,8 @@ fn mount(mounted: &Node, pod: &Node, workload: &mut Workload, path: &str, notes:
             mounted.mark,
             path,
             format!(
-                "{target}: the volume `{wanted}` is not in memory: put its files into {target} of the nodes, and add \
-                 `readOnlyPaths: [{target}]`, or into the image"
+                "{target}: the volume `{wanted}` is not in memory: put its files into the image, or into a folder of the \
+                 nodes that `readOnlyPaths` names"
             ),
         );
     }

@@ -1,6 +1,7 @@
 //! Jails by themselves: a program runs in one, is reached in it, calls out of it, and ends with it.
 
 mod kernel;
+mod settings;
 mod volumes;
 
 use leno_jail::{Exit, Jail, Jailer, Jails, Program};
