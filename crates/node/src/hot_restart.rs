@@ -33,6 +33,6 @@ pub(crate) use child::ChildNode;
 pub(crate) use child::HotRestart;
 pub use child::{Parent, ParentError, TakeoverError};
 pub(crate) use counting::{ChildCounters, SOCKET};
-pub use parent::{ChildLink, OfferError, Unchanged};
+pub use parent::{ChildLink, OfferError, StateCheck};
 pub(crate) use parent::{ParentNode, offer};
 pub(crate) use protocol::{Start, UPDATES, VERSION, begin};

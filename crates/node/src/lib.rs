@@ -27,7 +27,7 @@ mod start;
 mod warm;
 
 pub use engines::{EngineRefusal, Engines, NoEngine};
-pub use hot_restart::{ChildLink, OfferError, Parent, ParentError, TakeoverError, Unchanged};
+pub use hot_restart::{ChildLink, OfferError, Parent, ParentError, StateCheck, TakeoverError};
 pub use images::{SecretError, registries};
 pub use listeners::Listeners;
 pub use placement::whole_machine;

@@ -3,8 +3,8 @@
 use crate::channels::KernelSwitch;
 use crate::engines::Engines;
 use crate::hot_restart::{
-    self, ChildCounters, ChildLink, ChildNode, HotRestart, OfferError, Parent, ParentNode, Start, TakeoverError,
-    Unchanged,
+    self, ChildCounters, ChildLink, ChildNode, HotRestart, OfferError, Parent, ParentNode, Start, StateCheck,
+    TakeoverError,
 };
 use crate::images::Images;
 use crate::instances::{HostedFunctions, InstanceHost};
@@ -77,7 +77,7 @@ pub struct HotRestartOptions {
     pub patience: Duration,
     /// Asked when the child is ready, while no job can start; `None`: the child gets no state in
     /// `others`.
-    pub unchanged: Option<Unchanged>,
+    pub unchanged: Option<StateCheck>,
 }
 
 /// How a node joins the control plane.

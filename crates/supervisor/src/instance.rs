@@ -9,7 +9,7 @@ use crate::dispatcher::Slot;
 use crate::error::AcquireError;
 use crate::host::LinkEnd;
 use crate::instance_id::InstanceId;
-use crate::listeners::{self, Misplaced};
+use crate::listeners::{self, PlaceMismatch};
 use crate::liveness::Probes;
 use crate::ports::Port;
 use crate::process::Program;
@@ -358,8 +358,8 @@ impl Instance {
                     AppProtocol::Chain => None,
                     _ => listeners::misplaced(tree, dialer, address.port()).await,
                 };
-                let reason =
-                    misplaced.map_or(reason.clone(), |Misplaced { place, fix }| format!("{place} ({reason}); {fix}"));
+                let reason = misplaced
+                    .map_or(reason.clone(), |PlaceMismatch { place, fix }| format!("{place} ({reason}); {fix}"));
                 Start::Failed(AcquireError::NotReady { limit, reason })
             }
         }

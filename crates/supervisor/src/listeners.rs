@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 /// The difference between where an instance listens and where it should.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Misplaced {
+pub(crate) struct PlaceMismatch {
     pub place: String,
     pub fix: String,
 }
 
 /// Compares where an instance listens with where it should. `None`: there is no difference, or it
 /// cannot be seen.
-pub(crate) async fn misplaced(tree: &ProcessTree, dialer: &Dialer, port: u16) -> Option<Misplaced> {
+pub(crate) async fn misplaced(tree: &ProcessTree, dialer: &Dialer, port: u16) -> Option<PlaceMismatch> {
     let pid = tree.pid();
     let (in_jail, node, processes) = match (tree, dialer) {
         (ProcessTree::Jail(jail), _) => (true, Some(jail.node_port()), None),
@@ -36,7 +36,7 @@ pub(crate) async fn misplaced(tree: &ProcessTree, dialer: &Dialer, port: u16) ->
     tokio::task::spawn_blocking(look).await.ok()?
 }
 
-fn describe(listeners: &[Socket], unix: &[String], port: u16, in_jail: bool) -> Option<Misplaced> {
+fn describe(listeners: &[Socket], unix: &[String], port: u16, in_jail: bool) -> Option<PlaceMismatch> {
     let all = |ip: IpAddr| ip.is_unspecified() || ip == Ipv4Addr::LOCALHOST;
     let reached = |ip: IpAddr| all(ip) || in_jail && ip == Ipv6Addr::LOCALHOST;
     if listeners.iter().any(|listener| listener.address.port() == port && reached(listener.address.ip())) {
@@ -59,7 +59,7 @@ fn describe(listeners: &[Socket], unix: &[String], port: u16, in_jail: bool) -> 
         (true, []) => "no port".to_owned(),
         (false, _) => places.into_iter().collect::<Vec<_>>().join(", "),
     };
-    Some(Misplaced { place: format!("it listens on {places}, expected $PORT {port} on 127.0.0.1"), fix })
+    Some(PlaceMismatch { place: format!("it listens on {places}, expected $PORT {port} on 127.0.0.1"), fix })
 }
 
 #[cfg(test)]

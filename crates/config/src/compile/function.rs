@@ -3,7 +3,7 @@
 use super::arguments::Arguments;
 use super::fields::{self, DAY, MILLISECOND};
 use super::process::{self, Kind};
-use super::revisions::{self, Declared};
+use super::revisions::{self, RevisionContent};
 use super::{Context, TypedDocument, confine, container, isolation, metadata, rollout, scale, template, text, wasm};
 use crate::document::{self, FunctionSpec, FunctionTimeouts, Liveness, Readiness};
 use crate::duration::Duration;
@@ -68,7 +68,7 @@ pub(super) fn function(
         rollout::alone(&scope, &sole);
     }
     let declared_places = declared.iter().map(|one| one.content.place.clone()).collect();
-    let revision = |one: Declared| DeclaredRevision { name: one.name, template: one.content.template };
+    let revision = |one: RevisionContent| DeclaredRevision { name: one.name, template: one.content.template };
     plan.declared = declared.into_iter().map(revision).collect();
     let Template { run, protocol, concurrency, scale } = template;
     Function {

@@ -13,7 +13,7 @@ use leno_model::{AppProtocol, FunctionId};
 const MAX_REVISIONS: usize = 16;
 
 /// A declared revision, compiled.
-pub(super) struct Declared {
+pub(super) struct RevisionContent {
     pub name: String,
     pub content: Content,
 }
@@ -24,7 +24,7 @@ pub(super) fn declared(
     function: &Scope<'_>,
     id: &FunctionId,
     spec: &FunctionSpec,
-) -> Vec<Declared> {
+) -> Vec<RevisionContent> {
     fields::not_written_empty(
         function,
         "revisions",
@@ -50,7 +50,7 @@ pub(super) fn declared(
             let (cannot, fix) = sole.explain();
             element.problem(format!("two revisions {cannot}"), fix);
         }
-        declared.push(Declared { name: written.name.clone(), content });
+        declared.push(RevisionContent { name: written.name.clone(), content });
     }
     let chains = declared.iter().filter(|one| one.content.template.protocol == AppProtocol::Chain).count();
     if chains != 0 && chains != declared.len() {

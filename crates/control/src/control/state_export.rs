@@ -23,7 +23,7 @@ pub enum ImportError {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Exported {
+struct StateExport {
     histories: Vec<(FunctionId, History)>,
     outcomes: Vec<(FunctionId, Outcome)>,
 }
@@ -33,12 +33,12 @@ impl Control {
     pub fn export(&self) -> Result<Vec<u8>, EncodingError> {
         let state = self.state();
         let histories = state.histories().0.iter().map(|(id, history)| (id.clone(), history.clone())).collect();
-        to_bytes(&Exported { histories, outcomes: state.outcomes() })
+        to_bytes(&StateExport { histories, outcomes: state.outcomes() })
     }
 
     /// Continues from the state of another process. Call it before the first publication.
     pub fn import(&self, exported: &[u8]) -> Result<(), ImportError> {
-        let Exported { histories, outcomes } = from_bytes(exported)?;
+        let StateExport { histories, outcomes } = from_bytes(exported)?;
         for (id, history) in &histories {
             history.check(id).map_err(|error| ImportError::History(id.clone(), error.to_string()))?;
         }

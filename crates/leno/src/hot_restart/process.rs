@@ -5,7 +5,7 @@ use crate::notify;
 use anyhow::{Result, anyhow, bail};
 use leno_api::upgrade::{MAX_TIMEOUT, UpgradeRequest};
 use leno_jail::Half;
-use leno_node::{ChildLink, HotRestartOptions, Running, Unchanged};
+use leno_node::{ChildLink, HotRestartOptions, Running, StateCheck};
 use leno_supervisor::{Apart, end_orphans, start_apart, sweep_groups};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io;
@@ -36,7 +36,7 @@ pub(crate) struct ChildStarter {
 pub(crate) struct TransferredState {
     pub descriptors: Vec<(String, OwnedFd)>,
     /// Whether it is still current.
-    pub unchanged: Option<Unchanged>,
+    pub unchanged: Option<StateCheck>,
 }
 
 /// The child. Dropping this kills it, unless it has the node.

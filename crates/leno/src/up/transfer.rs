@@ -7,7 +7,7 @@ use leno_api::upgrade::UpgradeRequest;
 use leno_config::Snapshot;
 use leno_control::{Control, Store};
 use leno_intake::Intake;
-use leno_node::{ChildLink, Parent, Running, Unchanged};
+use leno_node::{ChildLink, Parent, Running, StateCheck};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -75,7 +75,7 @@ pub(super) async fn upgrade(
         descriptors.push((LISTENER.to_owned(), reserved.try_clone()?));
     }
     let current = control.clone();
-    let unchanged: Unchanged = Box::new(move || current.export().is_ok_and(|now| now == exported));
+    let unchanged: StateCheck = Box::new(move || current.export().is_ok_and(|now| now == exported));
     starter.upgrade(running, request, TransferredState { descriptors, unchanged: Some(unchanged) }).await
 }
 

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// Whether the state that the child has got in a descriptor is still current.
-pub type Unchanged = Box<dyn Fn() -> bool + Send + Sync>;
+pub type StateCheck = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// Longest time from the start of the transfer until the child accepts connections.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -129,7 +129,7 @@ pub(crate) async fn offer(
     parent: &ParentNode,
     (socket, updates): (UnixStream, UnixStream),
     counting: ChildCounters,
-    (until, unchanged): (Instant, Option<Unchanged>),
+    (until, unchanged): (Instant, Option<StateCheck>),
 ) -> Result<ChildLink, OfferError> {
     let mut rollback = Rollback(Some(parent));
     let mut child = ChildLink {

@@ -12,12 +12,12 @@ fn admission(placement: Placement) -> Admission {
 
 /// A control plane that an earlier process of another machine left the job `JOB`, and three nodes
 /// of which none has come back.
-struct Restarted {
+struct RestartScenario {
     state: State,
     bundle: TrustBundle,
 }
 
-impl Restarted {
+impl RestartScenario {
     fn new() -> Self {
         let bundle = Authority::new(&configs::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
         let before = configs::job(JOB, &[], 1);
@@ -60,7 +60,7 @@ impl Restarted {
 
 #[test]
 fn nothing_that_happens_to_nodes_or_jobs_cuts_short_the_wait_for_a_running_job() {
-    type Interruption = fn(&mut Restarted);
+    type Interruption = fn(&mut RestartScenario);
     let interruptions: [(&str, Interruption); 8] = [
         ("a node is revoked", |world| world.state.expel(NODES[2])),
         ("a node is revoked and joins again", |world| {
@@ -87,7 +87,7 @@ fn nothing_that_happens_to_nodes_or_jobs_cuts_short_the_wait_for_a_running_job()
         }),
     ];
     for (what, interrupt) in interruptions {
-        let mut world = Restarted::new();
+        let mut world = RestartScenario::new();
         let mut report = JobReport::pending(&run_of(&configs::job(JOB, &[], 1)).unwrap());
         report.state = JobState::Running;
         interrupt(&mut world);
@@ -100,7 +100,7 @@ fn nothing_that_happens_to_nodes_or_jobs_cuts_short_the_wait_for_a_running_job()
 
 #[test]
 fn a_node_that_may_no_longer_run_a_job_may_be_running_it() {
-    let mut world = Restarted::new();
+    let mut world = RestartScenario::new();
     world.state.admit(NODES[1], admission(Placement::Only(BTreeSet::new())));
     world.connect(NODES[0], Vec::new());
     world.connect(NODES[2], Vec::new());
@@ -111,14 +111,14 @@ fn a_node_that_may_no_longer_run_a_job_may_be_running_it() {
 
 #[test]
 fn the_wait_for_a_running_job_ends_with_the_last_node_or_its_time() {
-    let mut world = Restarted::new();
+    let mut world = RestartScenario::new();
     world.connect(NODES[0], Vec::new());
     world.connect(NODES[1], Vec::new());
     assert_eq!(world.node(), None);
     world.state.expel(NODES[2]);
     assert!(world.node().is_some(), "the other one is not a node any more");
 
-    let mut world = Restarted::new();
+    let mut world = RestartScenario::new();
     world.connect(NODES[0], Vec::new());
     world.state.stop_awaiting();
     assert_eq!(world.node().as_deref(), Some(NODES[0]));
