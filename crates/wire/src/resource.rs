@@ -16,6 +16,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
+use zeroize::Zeroizing;
 
 /// The SHA-256 of a module.
 pub fn module_hash(module: &[u8]) -> ModuleHash {
@@ -234,6 +235,20 @@ impl Content {
     pub fn of_bundle(bundle: &TrustBundle) -> Result<Self, EncodingError> {
         let roots = bundle.roots().map(|root| root.to_vec()).collect();
         Self::new(&Roots { trust_domain: bundle.trust_domain().to_string(), roots })
+    }
+
+    /// Encodes the stored secrets of a function.
+    pub fn of_secrets(values: &SecretValues) -> Result<Self, EncodingError> {
+        let payload = secrets::encode(values)?;
+        Ok(Self { version: Version::of(&payload), payload: Bytes::from_owner(payload) })
+    }
+
+    /// A copy of the payload. One with secrets is overwritten when it is dropped.
+    pub fn copy_payload(&self, subject: &Subject) -> Bytes {
+        match subject {
+            Subject::Secrets(_) => Bytes::from_owner(Zeroizing::new(self.payload.to_vec())),
+            _ => Bytes::copy_from_slice(&self.payload),
+        }
     }
 }
 

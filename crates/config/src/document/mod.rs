@@ -11,6 +11,7 @@ mod external;
 mod external_authorization;
 mod function;
 mod image;
+mod instance;
 mod job;
 mod label;
 mod mesh;
@@ -43,10 +44,9 @@ pub use external::{
     MeshEgress,
 };
 pub use external_authorization::{Authorizer, AuthorizerCache};
-pub use function::{
-    Expose, ExternalInstances, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Liveness, Port, Readiness,
-};
+pub use function::{Expose, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Port};
 pub use image::{ImageRegistry, Images, Volume, VolumeAccess};
+pub use instance::{ExternalInstances, Liveness, Readiness};
 pub use job::{Job, JobKind, JobSpec};
 pub(crate) use label::LabelSelector;
 pub use label::{LabelExpression, LabelOperator, Labels};

@@ -1,8 +1,8 @@
 //! `spec.revisions` of a function: revisions side by side, by name.
 
 use super::confine::{Resources, Secret};
-use super::function::{ExternalInstances, Liveness, Readiness};
 use super::image::Volume;
+use super::instance::{ExternalInstances, Liveness, Readiness};
 use super::scale::Scale;
 use super::wasm::Wasm;
 use crate::duration::Duration;
