@@ -25,6 +25,7 @@ mod tls;
 mod tokens;
 mod turns;
 pub mod types;
+mod unread;
 mod views;
 mod worker;
 

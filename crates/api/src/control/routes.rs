@@ -13,6 +13,7 @@ use super::types::{
     AuditEntry, ChangeAnswer, ChangeRequest, Documents, NamespaceStatus, Refusal, RerunAnswer, Role, SecretStatus,
     StoredDocument,
 };
+use super::unread;
 use super::views;
 use crate::jobs;
 use crate::log_page::{LogPage, LogQuery};
@@ -74,6 +75,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         .fallback(|| async { ApiError::NotFound("such path; see /openapi.json".to_owned()) })
         .layer(from_fn_with_state(service.clone(), forward::answer))
         .layer(from_fn_with_state(Admission::new(service.clone()), admitted))
+        .layer(from_fn(unread::read_rest))
         .layer(from_fn(bounded))
         .with_state(service)
 }

@@ -225,6 +225,11 @@ fn requests_that_make_no_sense_are_refused() {
             &body.to_string()[..60.min(body.to_string().len())]
         );
     }
+    // The answer is there although nothing has read the body.
+    for path in ["/v1/changes", "/v1/jobs/test/none/rerun", "/v1/nothing"] {
+        let refused: Vec<u16> = (0..5).map(|_| control.post("leno_nobody", path, &json!({ "a": "b" })).0).collect();
+        assert_eq!(refused, [if path == "/v1/nothing" { 404 } else { 401 }; 5], "{path}");
+    }
     assert_eq!(control.get("/v1/nothing").0, 404);
     assert_eq!(control.get("/v1/audit?limit=x").0, 400);
     assert_eq!(control.get_as("", "/openapi.json").0, 200);
