@@ -486,7 +486,13 @@ async fn copy_both(
         judge()?;
         proof.check(node)?;
         tokio::select! {
-            result = &mut copied => return result.map(drop).map_err(Stop::from),
+            result = &mut copied => {
+                // A revocation also breaks the connection to the node, and that may be seen first.
+                if result.is_err() {
+                    proof.check(node)?;
+                }
+                return result.map(drop).map_err(Stop::from);
+            }
             () = changed => {}
             () = at(proof.end(node)) => {
                 return Err(Stop::Refused("the certificate of the other node's sidecar has expired".to_owned()));
