@@ -20,7 +20,7 @@ use super::types::{Action, AuditChange, ChangeAnswer, ChangeRequest, NamespaceSt
 use super::worker::apart;
 use anyhow::{Context, Result};
 use arc_swap::ArcSwap;
-use check::{CheckedChange, Outcome, difference, in_order};
+use check::{CheckedChange, DocumentAction, Outcome, difference, in_order};
 use leno_config::{Document, DocumentId, Effort, Problem, Snapshot};
 use leno_control::{Authorities, Control, Definitions, Secrets, Status, Store, Transaction};
 use leno_identity::{Authority, AuthorityFile, TrustDomain};
@@ -370,7 +370,7 @@ impl Leading {
     fn remember(
         &self,
         service: &Service,
-        (actions, sealed): (&[(DocumentId, Action, Option<Document>)], &BTreeMap<DocumentId, SealedValues>),
+        (actions, sealed): (&[DocumentAction], &BTreeMap<DocumentId, SealedValues>),
         caller: &Caller,
         revision: u64,
         at: f64,

@@ -304,7 +304,7 @@ fn nodes_without_jails_get_one_instance_of_a_fixed_port_and_none_that_needs_a_ja
     (0..2).for_each(|number| drop(scheduler.set_node(&name(number), without_jails())));
     let fixed = Demand { jails: JailUse::FixedPort, ..demand(0) };
     scheduler.set_function(&id(0), fixed.clone(), false);
-    assert_eq!(scheduler.holds(&id(0), &placed(&scheduler, 0)[0].to_owned()), 1);
+    assert_eq!(scheduler.holds(&id(0), placed(&scheduler, 0)[0]), 1);
     scheduler.set_desired(&id(0), 3);
     assert!(placed(&scheduler, 0).len() == 2 && scheduler.is_short(&id(0)), "one on each, and one is missing");
     scheduler.set_function(&id(1), Demand { jails: JailUse::Required, ..demand(0) }, false);

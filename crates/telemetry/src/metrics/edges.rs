@@ -82,6 +82,9 @@ impl Edge {
     }
 }
 
+/// Direction, caller and callee.
+type Ends<'a> = (u8, Option<&'a Arc<str>>, Option<&'a Arc<str>>);
+
 impl RuleHits {
     /// The namespace of the function.
     pub fn namespace(&self) -> Option<&str> {
@@ -94,7 +97,7 @@ impl Metrics {
     /// count, unless they failed on the way.
     pub fn edges(&self) -> Vec<Edge> {
         let sum = self.sum();
-        let mut edges: BTreeMap<(u8, Option<&Arc<str>>, Option<&Arc<str>>), Edge> = BTreeMap::new();
+        let mut edges: BTreeMap<Ends<'_>, Edge> = BTreeMap::new();
         for (key, exchanges) in &sum.exchanges {
             let is_judged_elsewhere = key.verdict.is_empty() && key.flag == "-";
             if !is_judged_elsewhere {
@@ -102,7 +105,7 @@ impl Metrics {
                 edges.entry(place).or_default().add(key, &exchanges.duration_ms);
             }
         }
-        let named = |((direction, source, target), edge): ((u8, Option<&Arc<str>>, Option<&Arc<str>>), Edge)| Edge {
+        let named = |((direction, source, target), edge): (Ends<'_>, Edge)| Edge {
             direction: direction_name(direction_of(direction)).to_owned(),
             source: source.map(ToString::to_string).unwrap_or_default(),
             target: target.map(ToString::to_string).unwrap_or_default(),

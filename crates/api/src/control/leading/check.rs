@@ -17,12 +17,15 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Most problems and warnings in a response.
 const MAX_PROBLEMS: usize = 500;
 
+/// A document, its change, and its new text; `None`: it is deleted.
+pub(super) type DocumentAction = (DocumentId, Action, Option<Document>);
+
 /// The result of a check.
 pub(super) struct CheckedChange {
     pub answer: ChangeAnswer,
     /// All documents after the change.
     pub documents: Documents,
-    pub actions: Vec<(DocumentId, Action, Option<Document>)>,
+    pub actions: Vec<DocumentAction>,
     /// The encrypted values of new and changed StoredSecret documents.
     pub sealed: BTreeMap<DocumentId, SealedValues>,
     /// The values of all stored secrets after the change.
@@ -44,7 +47,7 @@ pub(super) enum Outcome {
 /// The documents of a request, with all others.
 struct ProposedDocuments {
     documents: Documents,
-    actions: Vec<(DocumentId, Action, Option<Document>)>,
+    actions: Vec<DocumentAction>,
     sealed: BTreeMap<DocumentId, SealedValues>,
     secrets: Secrets,
     /// Positions of new and changed documents in the request.
@@ -178,11 +181,7 @@ impl Leading {
 }
 
 /// The action for each document of the request.
-fn changed(
-    service: &Service,
-    request: &ChangeRequest,
-    actions: &[(DocumentId, Action, Option<Document>)],
-) -> Vec<DocumentChange> {
+fn changed(service: &Service, request: &ChangeRequest, actions: &[DocumentAction]) -> Vec<DocumentChange> {
     let state = service.state();
     let text = |id: &DocumentId| state.entries.documents.get(id).map(|kept| kept.value.text.clone());
     let shown = |text: Option<String>| text.filter(|_| request.dry_run);
@@ -221,7 +220,7 @@ fn given(
     for (id, mut document) in given {
         caller.may_write(&id, &document.reach())?;
         if id.kind == secrets::KIND {
-            // Somebody who may not change a value must not try whether it is another one.
+            // A token that cannot change a value must not try whether it is another one.
             caller.needs(Role::Editor)?;
             let stored = secrets::seal(service, state.entries.documents.get(&id), &id, &document)?;
             secrets::replace(&mut secrets, &id, stored.values);
