@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-/// Moves options about whom to ask from before the verb to behind it: `leno --server URL get nodes`
+/// Moves options about the server from before the verb to behind it: `leno --server URL get nodes`
 /// is `leno get --server URL nodes`. A verb without such an option refuses it.
 pub(crate) fn verb_first(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     const WITH_VALUE: [&str; 8] =

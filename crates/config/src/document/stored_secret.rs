@@ -18,7 +18,7 @@ pub struct StoredSecret {
     pub api_version: ApiVersion,
     /// `StoredSecret`.
     pub kind: StoredSecretKind,
-    /// Its name. Only documents of its own namespace can name it.
+    /// Its name. Only documents in the same namespace can name it.
     pub metadata: Metadata,
     /// Its values.
     pub spec: StoredSecretSpec,

@@ -80,7 +80,7 @@ pub(super) fn wait(
                 }
                 "failed" => bail!("{}", shown(&line)),
                 _ => {
-                    // It may wait for somebody, for instance for a node with its volumes.
+                    // It may wait for a node, for instance for the one with its volumes.
                     if state == "unplaced" && told_reasons.insert(line.clone()) {
                         eprintln!("leno: {}", shown(&line));
                     }

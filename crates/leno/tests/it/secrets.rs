@@ -16,7 +16,7 @@ const CHANGED: &str = "zanzibar-swordfish-2";
 /// `[0, 255, 1]`
 const BINARY: &str = "AP8B";
 
-/// Answers with what it has of its secrets.
+/// Answers with the secrets that it has.
 const SERVER: &str = r#"
 import http.server, os
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -197,7 +197,7 @@ fn a_function_has_its_secret_and_only_its_node_and_nobody_is_shown_it() {
     }
     assert!(!is_on_disk(&control.path("data"), CHANGED) && !is_on_disk(&control.path("data"), VALUE));
 
-    // What a control plane shows cannot be applied, and replaces nothing.
+    // A document that a control plane shows cannot be applied, and replaces nothing.
     let documents = text(&control.leno(&["get", "documents", "StoredSecret", "-o", "yaml"]));
     let refused = control.leno_with(&["apply", "-f", "-"], &documents);
     assert!(!refused.status.success() && printed(&refused).contains("spec.redacted"), "{refused:?}");
@@ -280,8 +280,8 @@ fn a_control_plane_without_a_key_stores_no_secret_and_a_key_is_replaced() {
     control.apply(&secret("db", "test", VALUE));
     let sealed_with_first = |control: &Control| control.output().contains("encrypted with the first key");
     assert!(!sealed_with_first(&control));
-    // With the new key alone the stored secrets are not readable, which is said, and the control
-    // plane goes on. The document can be applied again.
+    // With the new key alone the control plane reports that it cannot read the stored secrets, and
+    // goes on. The document can be applied again.
     control.kill();
     control.set_arguments(&["--mesh", "mesh.yaml", "--secret-key", "new.key"]);
     control.start_again_unready();

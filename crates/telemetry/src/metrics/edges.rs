@@ -83,7 +83,7 @@ impl Edge {
 }
 
 /// Direction, caller and callee.
-type Ends<'a> = (u8, Option<&'a Arc<str>>, Option<&'a Arc<str>>);
+type Ends = (u8, Option<Arc<str>>, Option<Arc<str>>);
 
 impl RuleHits {
     /// The namespace of the function.
@@ -96,19 +96,20 @@ impl Metrics {
     /// Edges with traffic. Requests that the gateway passes to another node are that node's to
     /// count, unless they failed on the way.
     pub fn edges(&self) -> Vec<Edge> {
-        let sum = self.sum();
-        let mut edges: BTreeMap<Ends<'_>, Edge> = BTreeMap::new();
-        for (key, exchanges) in &sum.exchanges {
-            let is_judged_elsewhere = key.verdict.is_empty() && key.flag == "-";
-            if !is_judged_elsewhere {
-                let place = (key.direction, key.source.as_ref(), key.target.as_ref());
-                edges.entry(place).or_default().add(key, &exchanges.duration_ms);
+        let mut edges: BTreeMap<Ends, Edge> = BTreeMap::new();
+        for shard in self.shards() {
+            for (key, exchanges) in &shard.lock().exchanges {
+                let is_judged_elsewhere = key.verdict.is_empty() && key.flag == "-";
+                if !is_judged_elsewhere {
+                    let ends = (key.direction, key.source.clone(), key.target.clone());
+                    edges.entry(ends).or_default().add(key, &exchanges.duration_ms);
+                }
             }
         }
-        let named = |((direction, source, target), edge): (Ends<'_>, Edge)| Edge {
+        let named = |((direction, source, target), edge): (Ends, Edge)| Edge {
             direction: direction_name(direction_of(direction)).to_owned(),
-            source: source.map(ToString::to_string).unwrap_or_default(),
-            target: target.map(ToString::to_string).unwrap_or_default(),
+            source: source.map(|name| name.to_string()).unwrap_or_default(),
+            target: target.map(|name| name.to_string()).unwrap_or_default(),
             ..edge
         };
         edges.into_iter().map(named).collect()
@@ -116,6 +117,12 @@ impl Metrics {
 
     /// Rules that decided requests.
     pub fn rule_hits(&self) -> Vec<RuleHits> {
+        let mut decisions: BTreeMap<DecisionKey, u64> = BTreeMap::new();
+        for shard in self.shards() {
+            for (key, requests) in &shard.lock().decisions {
+                *decisions.entry(key.clone()).or_default() += requests;
+            }
+        }
         let hits = |(key, requests): (&DecisionKey, &u64)| RuleHits {
             node: String::new(),
             function: key.function.to_string(),
@@ -125,7 +132,7 @@ impl Metrics {
             verdict: key.verdict.to_owned(),
             requests: *requests,
         };
-        self.sum().decisions.iter().map(hits).collect()
+        decisions.iter().map(hits).collect()
     }
 }
 

@@ -80,10 +80,14 @@ impl Metrics {
         }
     }
 
-    pub(super) fn sum(&self) -> Sum {
-        let shards: Vec<Arc<Shard>> = self.shards.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    /// The shards of all workers. Workers wait while one is locked.
+    pub(super) fn shards(&self) -> Vec<Arc<Shard>> {
+        self.shards.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn sum(&self) -> Sum {
         let mut sum = Sum::default();
-        for shard in shards {
+        for shard in self.shards() {
             sum.add(&shard.lock());
         }
         sum
@@ -98,9 +102,9 @@ struct Scrape {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Sum {
-    pub(super) exchanges: BTreeMap<ExchangeKey, Exchanges>,
-    pub(super) decisions: BTreeMap<DecisionKey, u64>,
+struct Sum {
+    exchanges: BTreeMap<ExchangeKey, Exchanges>,
+    decisions: BTreeMap<DecisionKey, u64>,
     retries: BTreeMap<Arc<str>, u64>,
     ejections: BTreeMap<Arc<str>, u64>,
     unreachable: BTreeMap<Arc<str>, u64>,

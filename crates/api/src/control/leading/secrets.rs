@@ -72,11 +72,16 @@ pub(super) fn replace(secrets: &mut Secrets, id: &DocumentId, values: BTreeMap<S
 
 /// The values of all stored secrets. Documents whose values cannot be opened are `broken`.
 pub(super) fn open_all(service: &Service, broken: &mut BTreeMap<DocumentId, Vec<Problem>>) -> Secrets {
-    let (state, mut secrets) = (service.state(), Secrets::new());
-    for (id, stored) in &state.entries.documents {
-        let opened = stored.value.sealed.as_ref().map(|sealed| service.keys.open(id, sealed)).transpose();
-        match opened {
-            Ok(values) => values.into_iter().for_each(|values| replace(&mut secrets, id, values)),
+    // The key of a passphrase takes a while, so the lock is not held.
+    let all: Vec<(DocumentId, SealedValues)> = {
+        let state = service.state();
+        let documents = state.entries.documents.iter();
+        documents.filter_map(|(id, stored)| Some((id.clone(), stored.value.sealed.clone()?))).collect()
+    };
+    let mut secrets = Secrets::new();
+    for (id, sealed) in &all {
+        match service.keys.open(id, sealed) {
+            Ok(values) => replace(&mut secrets, id, values),
             Err(error) => {
                 let problem = Problem {
                     file: id.to_string().into(),
@@ -103,7 +108,7 @@ pub(super) fn seal_anew(service: &Service) -> Result<(), ApiError> {
     };
     let mut count = 0;
     for (id, DocumentEntry { version, value }) in &old {
-        // What cannot be opened is reported with the documents.
+        // Values that cannot be opened are reported with the documents.
         let Some(Ok(opened)) = value.sealed.as_ref().map(|sealed| service.keys.open(id, sealed)) else { continue };
         let values = opened.iter().map(|(key, value)| (key.clone(), Zeroizing::new(value.expose().to_vec())));
         let failed = |error: &dyn std::fmt::Display| ApiError::Unavailable(format!("{id}: {error}"));

@@ -162,7 +162,7 @@ fn a_module_of_ones_own() {
     fs::write(folder.join("src/lib.rs"), source("docs/extensions.md", "rust", "x-tenant")).unwrap();
     let mut built = Command::new("sh");
     built.args(["-ec", &script("docs/extensions.md", "cargo build")]).current_dir(&folder);
-    // What an outer cargo was told is not meant for this one.
+    // Settings of an outer cargo are not meant for this one.
     for variable in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET", "CARGO_TARGET_DIR"] {
         built.env_remove(variable);
     }
