@@ -3,6 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+if git grep -nE '^(<{7}|>{7}) '; then echo "lint-text: a conflict of a merge is left in these lines" >&2; exit 1; fi
 git grep -lzE '^#!.*\b(ba)?sh$' | xargs -0 shellcheck --severity=warning
 "$(scripts/typos.sh)"
 scripts/links.py

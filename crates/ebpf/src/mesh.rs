@@ -4,8 +4,8 @@ crate::skeleton!("/mesh.skel.rs");
 
 use crate::{Error, option, queue};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
-use skeleton::MeshSkelBuilder;
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject};
+use skeleton::{MeshSkel, MeshSkelBuilder};
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
@@ -117,6 +117,24 @@ pub struct Mesh {
     unspliced: Option<String>,
 }
 
+fn load(place: &mut MaybeUninit<OpenObject>) -> Result<MeshSkel<'_>, Error> {
+    let mut open = MeshSkelBuilder::default().open(place)?;
+    let own = Network::of(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?)?;
+    if let Some(rodata) = &mut open.maps.rodata_data {
+        rodata.own_network = own.0;
+    }
+    Ok(open.load()?)
+}
+
+/// Why this kernel splices no connections; `None`: it does.
+fn unspliced() -> Option<String> {
+    match queue::is_counted() {
+        Ok(true) => None,
+        Ok(false) => Some("this kernel does not count what is in the queue of a socket (Linux 6.13 does)".to_owned()),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
 impl Mesh {
     /// Attaches the eBPF programs to the sockets of a control group (v2) and of all groups below
     /// it. Sockets of the calling thread's network are left alone; in all other networks, the
@@ -126,20 +144,9 @@ impl Mesh {
     /// Returns the kernel's refusal.
     pub fn attach(group: &Path) -> Result<Self, Error> {
         let group = File::open(group)?;
-        let unspliced = match queue::is_counted() {
-            Ok(true) => None,
-            Ok(false) => {
-                Some("this kernel does not count what is in the queue of a socket (Linux 6.13 does)".to_owned())
-            }
-            Err(error) => Some(error.to_string()),
-        };
+        let unspliced = unspliced();
         let mut place = MaybeUninit::uninit();
-        let mut open = MeshSkelBuilder::default().open(&mut place)?;
-        let own = Network::of(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?)?;
-        if let Some(rodata) = &mut open.maps.rodata_data {
-            rodata.own_network = own.0;
-        }
-        let skeleton = open.load()?;
+        let skeleton = load(&mut place)?;
         let (maps, programs) = (&skeleton.maps, &skeleton.progs);
         programs.forward.attach_sockmap(maps.sockets.as_fd().as_raw_fd())?;
         let mut links = Vec::new();
@@ -166,6 +173,16 @@ impl Mesh {
             links,
             unspliced,
         })
+    }
+
+    /// Loads the eBPF programs and attaches them to nothing. Returns why no connections would be
+    /// spliced, if none would.
+    ///
+    /// # Errors
+    /// Returns the kernel's refusal.
+    pub fn probe() -> Result<Option<String>, Error> {
+        load(&mut MaybeUninit::uninit())?;
+        Ok(unspliced())
     }
 
     /// Why no connections are spliced, if none are. Then [`Verdict::Direct`] means the same as [`Verdict::ToTheNode`].

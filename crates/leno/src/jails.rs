@@ -5,7 +5,7 @@ use leno_jail::{Half, JailError, JailListeners, Jailer, ListenerGuard};
 use leno_supervisor::JailSupport;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::Command;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The argument that makes this program the jailer. Only this program uses it, so it is no
 /// subcommand.
@@ -40,9 +40,42 @@ pub(crate) async fn open(half: Half) -> JailSupport {
 }
 
 async fn try_open(half: Half) -> Result<leno_jail::Jails, JailError> {
+    leno_jail::Jails::open_beside(jailer()?, AHEAD, Some(Arc::new(intercept)), half).await
+}
+
+fn jailer() -> Result<Jailer, JailError> {
     let mut command = Command::new("/proc/self/exe");
     command.arg(JAILER).current_dir("/");
-    leno_jail::Jails::open_beside(Jailer::start(command)?, AHEAD, Some(Arc::new(intercept)), half).await
+    Ok(Jailer::start(command)?)
+}
+
+/// The features of jails on this machine.
+pub(crate) struct Support {
+    /// Whether each jail has an account.
+    pub have_accounts: bool,
+    /// Why calls to ports other than 80 are not intercepted.
+    pub interception: Result<(), String>,
+    /// Why there are no containers, if there are none.
+    pub no_containers: Option<String>,
+}
+
+/// Makes a jail, and ends it.
+pub(crate) async fn probe() -> Result<Support, JailError> {
+    let interception = Arc::new(Mutex::new(Err("no jail was prepared".to_owned())));
+    let prepare = {
+        let interception = interception.clone();
+        move |listeners: &JailListeners, network: BorrowedFd<'_>| {
+            let begun = Interception::begin(network, listeners.http.as_fd());
+            let outcome = begun.as_ref().map(drop).map_err(ToString::to_string);
+            *interception.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
+            begun.ok().map(ListenerGuard::new)
+        }
+    };
+    let jails = leno_jail::Jails::open(jailer()?, 1, Some(Arc::new(prepare))).await?;
+    let no_containers = jails.no_containers().map(ToString::to_string);
+    jails.close().await;
+    let interception = interception.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    Ok(Support { have_accounts: jails.have_accounts(), interception, no_containers })
 }
 
 /// Redirects connections to every port of a jail to the node. Without interception, only those to

@@ -11,10 +11,12 @@ mod authority_file;
 mod ca;
 mod check;
 mod client;
+mod colour;
 mod columns;
 mod component_cache;
 mod control;
 mod describe;
+mod doctor;
 #[cfg(test)]
 mod documentation;
 mod explain;
@@ -339,6 +341,19 @@ enum Command {
         #[command(flatten)]
         node: NodeAddress,
     },
+    /// Check what this machine can enforce, and what a node would lack: virtualization, jails, eBPF,
+    /// limits, volumes, the clock, listeners of documents, certificates about to expire; each with the
+    /// fix.
+    ///
+    /// Changes nothing. Run it as the account of the node. Ends with 1 if a node would not start.
+    Doctor {
+        #[command(flatten)]
+        options: doctor::Options,
+        #[command(flatten)]
+        server: remote::Server,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
     /// Write completions for a shell to standard output: `leno completions bash >
     /// /etc/bash_completion.d/leno`.
     Completions {
@@ -504,6 +519,7 @@ fn main() -> ExitCode {
         Command::Rerun(arguments) => rerun::run(&arguments),
         Command::Observe { filter, printing, server, node } => observe::run((&node, &server), &filter, &printing),
         Command::Top { options, server, node } => top::run(&options, (&server, &node)),
+        Command::Doctor { options, server, node } => doctor::run(&options, (&server, &node)),
         Command::Graph { options, server, node } => graph::run(&options, (&server, &node)),
         Command::Suggest(command) => suggest::run(command),
         Command::Explain { request_id, last: _, filter, server, node, format } => {

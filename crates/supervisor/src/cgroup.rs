@@ -18,7 +18,8 @@ use crate::processes;
 use legacy::{Groups, Hierarchies};
 use leno_model::Resources;
 use owner::Owner;
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{Access, FlockOperation, Mode, OFlags, access};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 pub use share::NamespaceShare;
 use share::Shares;
@@ -185,16 +186,8 @@ impl Cgroups {
     /// Enables the controllers for the groups of instances. Returns whether the parent group had one of them disabled.
     fn control(&self) -> Result<bool, LimitError> {
         let parent = self.parent();
-        let missing = |file: &str| {
-            let listed = read(&parent.join(file)).map_err(|error| LimitError::Io(error.into()))?;
-            let is_missing = |name: &&str| !listed.split_whitespace().any(|other| other == *name);
-            Ok::<Vec<&str>, LimitError>(CONTROLLERS.into_iter().filter(is_missing).collect())
-        };
-        let not_offered = missing("cgroup.controllers")?;
-        if !not_offered.is_empty() {
-            return Err(LimitError::NoControllers { version: 2, names: not_offered.join(", ") });
-        }
-        let disabled = missing(ENABLED)?;
+        offers_controllers(parent)?;
+        let disabled = missing_controllers(parent, ENABLED)?;
         // This fails if other processes are in the parent group: controllers only work between
         // groups that directly contain no processes.
         let enabled = switch(parent, '+').and_then(|()| switch(&self.node, '+'));
@@ -208,6 +201,51 @@ impl Cgroups {
 
     fn parent(&self) -> &Path {
         self.node.parent().unwrap_or(&self.node)
+    }
+}
+
+/// The controllers that a file of the group does not list.
+fn missing_controllers(group: &Path, file: &str) -> Result<Vec<&'static str>, LimitError> {
+    let listed = read(&group.join(file)).map_err(|error| LimitError::Io(error.into()))?;
+    let is_missing = |name: &&str| !listed.split_whitespace().any(|other| other == *name);
+    Ok(CONTROLLERS.into_iter().filter(is_missing).collect())
+}
+
+fn offers_controllers(group: &Path) -> Result<(), LimitError> {
+    match &*missing_controllers(group, "cgroup.controllers")? {
+        [] => Ok(()),
+        missing => Err(LimitError::NoControllers { version: 2, names: missing.join(", ") }),
+    }
+}
+
+/// The version of control groups by which a node that starts here could enforce limits of
+/// instances. Changes nothing.
+///
+/// # Errors
+/// The reason why neither version works.
+pub fn probe_limits() -> Result<u8, String> {
+    match probe_current() {
+        Ok(()) => Ok(2),
+        Err(error) => match Hierarchies::probe() {
+            Ok(()) => Ok(1),
+            Err(other) => Err(error.and(other).to_string()),
+        },
+    }
+}
+
+fn probe_current() -> Result<(), LimitError> {
+    let group = own_group().map_err(|error| LimitError::Io(error.into()))?;
+    offers_controllers(&group)?;
+    let file = |error: Errno| LimitError::file(&group)(error.into());
+    access(&group, Access::WRITE_OK).map_err(file)?;
+    // The kernel enables controllers only between groups without processes, apart from the first
+    // group, which lacks this file. The node leaves its group, other processes do not.
+    let is_first = !group.join("cgroup.type").exists();
+    let members = read(&group.join(MEMBERS)).map_err(|error| LimitError::Io(error.into()))?;
+    let own = std::process::id().to_string();
+    match is_first || members.lines().all(|member| member == own) {
+        true => Ok(()),
+        false => Err(LimitError::Shared { parent: group.clone(), error: Arc::new(Errno::BUSY.into()) }),
     }
 }
 

@@ -79,7 +79,7 @@ mod variables;
 mod volumes;
 
 pub use accounts::Accounts;
-pub use cgroup::{NamespaceShare, sweep_groups};
+pub use cgroup::{NamespaceShare, probe_limits, sweep_groups};
 pub use container::{
     ContainerSpec, ImageSource, ImageState, ImageUnavailable, Lease as ImageLease, LocalImage, Source, volume,
 };
@@ -97,4 +97,4 @@ pub use processes::{NotTheInstance, Processes, descends_from, descends_from_the_
 pub use spec::{ChainMemory, FunctionSpec, JailSupport, Settings};
 pub use status::{FunctionLoad, FunctionStatus, InstanceStatus, Isolation, LossEvent, ScaleEvent, Scaling};
 pub use supervisor::Supervisor;
-pub use volumes::{VolumeBounds, VolumeError, VolumeStatus, VolumeStore};
+pub use volumes::{VolumeBounds, VolumeError, VolumeStatus, VolumeStore, no_sized_volumes};

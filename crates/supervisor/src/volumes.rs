@@ -286,7 +286,8 @@ fn attach(folder: &Path, request: &VolumeRequest<'_>) -> io::Result<Option<Strin
     let (image, place) = (folder.join(IMAGE), folder.join("fs"));
     DirBuilder::new().recursive(true).mode(0o711).create(&place)?;
     let is_plain = place.join("data").exists() && !image.exists();
-    if let Some(reason) = no_images().filter(|_| !image.exists()).or(is_plain.then(|| "it was made without".to_owned()))
+    if let Some(reason) =
+        no_sized_volumes().filter(|_| !image.exists()).or(is_plain.then(|| "it was made without".to_owned()))
     {
         fs::write(folder.join("size"), request.size.to_string())?;
         return Ok(Some(reason));
@@ -320,8 +321,9 @@ fn attach(folder: &Path, request: &VolumeRequest<'_>) -> io::Result<Option<Strin
     Ok(None)
 }
 
-/// Why this node cannot mount file systems that are files; `None`: it probably can.
-fn no_images() -> Option<String> {
+/// Why this machine cannot enforce the sizes of volumes, which needs file systems in files; `None`:
+/// it probably can.
+pub fn no_sized_volumes() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("the node is not root".to_owned());
     }
@@ -403,7 +405,7 @@ mod tests {
 
     #[test]
     fn sizes_are_in_force_and_grow() {
-        if let Some(reason) = no_images() {
+        if let Some(reason) = no_sized_volumes() {
             eprintln!("SKIPPED: sizes are not in force here: {reason}");
             return;
         }

@@ -14,6 +14,7 @@ mod components;
 mod connections;
 mod containers;
 mod direct;
+mod doctor;
 mod document_sets;
 mod documentation;
 mod egress;

@@ -6,6 +6,7 @@
 use super::LimitError;
 use super::owner::Owner;
 use leno_model::Resources;
+use rustix::fs::{Access, access};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,12 +42,24 @@ impl Hierarchies {
     /// Finds the hierarchies and removes the groups that killed nodes left in them. The error names
     /// the missing hierarchy.
     pub(super) fn open(prefix: &str) -> Result<Self, LimitError> {
-        let read = |file: &str| fs::read_to_string(file).map_err(LimitError::file(file));
-        let found = Self::find(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?)?;
+        let found = Self::of_this_process()?;
         for hierarchy in [&found.memory, &found.cpu, &found.pids] {
             sweep(hierarchy, prefix);
         }
         Ok(found)
+    }
+
+    /// Whether groups could be made in each hierarchy.
+    pub(super) fn probe() -> Result<(), LimitError> {
+        let found = Self::of_this_process()?;
+        [&found.memory, &found.cpu, &found.pids].into_iter().try_for_each(|hierarchy| {
+            access(hierarchy, Access::WRITE_OK).map_err(|error| LimitError::file(hierarchy)(error.into()))
+        })
+    }
+
+    fn of_this_process() -> Result<Self, LimitError> {
+        let read = |file: &str| fs::read_to_string(file).map_err(LimitError::file(file));
+        Self::find(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?)
     }
 
     fn find(mounts: &str, groups: &str) -> Result<Self, LimitError> {
