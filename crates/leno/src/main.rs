@@ -19,6 +19,7 @@ mod describe;
 mod doctor;
 #[cfg(test)]
 mod documentation;
+mod examples;
 mod explain;
 mod graph;
 mod harden;
@@ -49,7 +50,7 @@ mod upgrade;
 mod version;
 
 use arguments::verb_first;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use leno_api::node::Address;
 use std::path::{Path, PathBuf};
@@ -457,12 +458,18 @@ fn start(arguments: &node::Arguments, gateway: bool) -> anyhow::Result<ExitCode>
     harden::process(arguments.guards().debuggable).and_then(|()| node::run(arguments, gateway))
 }
 
+/// The command line, with examples in its help.
+fn command() -> clap::Command {
+    examples::add(Cli::command())
+}
+
 fn main() -> ExitCode {
     // This comes before anything that could start a thread: the jailer must have a single thread.
     if jails::is_jailer() {
         return leno_jail::jailer::run();
     }
-    let cli = match Cli::try_parse_from(verb_first(std::env::args_os())) {
+    let matches = command().try_get_matches_from(verb_first(std::env::args_os()));
+    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are answers, not failures; clap chooses the stream.
@@ -505,13 +512,13 @@ fn main() -> ExitCode {
         Command::Version { client, format, server, node } => version::run(client, format, &server, &node),
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "leno", &mut script);
+            clap_complete::generate(shell, &mut command(), "leno", &mut script);
             print!("{}", String::from_utf8_lossy(&script));
             Ok(ExitCode::SUCCESS)
         }
         Command::Rollout(command) => rollouts::run(command),
         Command::Manual { folder } => {
-            clap_mangen::generate_to(Cli::command(), folder).map(|()| ExitCode::SUCCESS).map_err(Into::into)
+            clap_mangen::generate_to(command(), folder).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
         Command::Logs { functions, namespace, options, server, node } => {
             logs::run(&functions, &namespace, &options, (&server, &node))
@@ -543,6 +550,6 @@ mod tests {
 
     #[test]
     fn commands_and_their_options_are_well_formed() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 }

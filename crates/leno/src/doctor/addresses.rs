@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 pub(super) fn findings(mesh: &MeshConfig) -> Vec<Finding> {
     let admin = match mesh.admin {
         AdminListener::Address(address, _) => Some(address),
-        AdminListener::Socket(_) => None,
+        AdminListener::Socket(_) | AdminListener::Usual => None,
     };
     let listeners = [
         ("gateway.http", mesh.gateway_http),

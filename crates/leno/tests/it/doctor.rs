@@ -83,7 +83,7 @@ fn listeners_that_a_node_could_not_bind_are_failures_with_their_field() {
     let taken = taken.local_addr().unwrap();
     let documents = |http: &str| {
         let mesh = format!(
-            "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nspec:\n  gateway: {{http: '{http}'}}\n  \
+            "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {{name: mesh}}\nspec:\n  gateway: {{http: '{http}'}}\n  \
              listeners: {{inbound: '192.0.2.1:15006', outbound: '127.0.0.1:0'}}\n"
         );
         fs::write(folder.path().join("mesh.yaml"), mesh + "---\n" + &echo_function("echo", "")).unwrap();
@@ -105,7 +105,7 @@ fn listeners_that_a_node_could_not_bind_are_failures_with_their_field() {
     documents("not an address");
     let output = without_node(folder.path(), &[path.to_str().unwrap()]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("mesh.yaml:4"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("mesh.yaml:5"), "{output:?}");
 }
 
 #[test]

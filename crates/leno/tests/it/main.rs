@@ -40,6 +40,7 @@ mod scaling;
 mod secrets;
 mod shares;
 mod tenants;
+mod top;
 mod up;
 mod upgrade;
 mod views;
