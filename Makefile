@@ -3,7 +3,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-checks clients run test test-stock-kernel test-adjacent lint deny fuzz bench bench-smoke azure conformance reference book dist clean
+.PHONY: help setup setup-checks clients ui run test test-ui test-stock-kernel test-adjacent lint deny fuzz bench bench-smoke azure conformance reference book dist clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -14,7 +14,11 @@ setup: ## Install what building needs (Debian packages, a wasm32 toolchain under
 setup-checks: ## Install what tests and lints need besides.
 	@scripts/setup.sh checks
 
+ui: setup ## Build the page of the dashboard into target/ui.
+	@scripts/ui.sh
+
 run: setup ## Start the example application behind the mesh and drive it with real requests (ARGUMENTS=--containers: as images, as root).
+	@scripts/ui.sh --optional
 	@echo "== building leno and the example application (the first time takes 10 to 20 minutes on two cores)"
 	@$(CARGO) build --release -p leno -p orders
 	@target/release/orders-demo $(ARGUMENTS)
@@ -23,7 +27,11 @@ clients: setup-checks ## Install the clients of other people that tests drive th
 	@scripts/clients.sh
 
 test: clients ## Run all tests (ARGUMENTS="-p leno --test it -- chains::": some). RUST_TEST_THREADS: tests of a program at a time.
+	@scripts/ui.sh --optional
 	@CARGO=$(CARGO) scripts/test.py $(ARGUMENTS)
+
+test-ui: setup-checks ## Check the page of the dashboard: format, unit tests, and all views in Chromium (ARGUMENTS=--quick: some).
+	@CARGO=$(CARGO) scripts/test-ui.sh $(ARGUMENTS)
 
 test-stock-kernel: setup-checks ## Run the tests of jails as root on a stock Debian kernel, in QEMU without /dev/kvm (ARGUMENTS="crates/leno/tests/it/rooms.rs -- share": some).
 	@CARGO=$(CARGO) scripts/stock-kernel.sh $(ARGUMENTS)
@@ -66,7 +74,7 @@ conformance: setup-checks ## Run h2spec, gRPC interop, the Connect suite, Autoba
 book: ## Build the book (docs/) into target/book; mdBook is built from source the first time.
 	@"$$(CARGO=$(CARGO) scripts/mdbook.sh)" build book
 
-dist: setup ## Build packages into target/packages: .deb, static tarball, OCI image layout (PROFILE=release: a quick build).
+dist: setup ui ## Build packages into target/packages: .deb, static tarball, OCI image layout (PROFILE=release: a quick build).
 	@CARGO=$(CARGO) PROFILE=$(PROFILE) scripts/dist.sh
 
 reference: setup ## Write docs/reference anew from the configuration types.

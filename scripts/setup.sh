@@ -23,6 +23,9 @@ need cc build-essential
 need make build-essential
 need curl curl
 need git git
+# For the page of the dashboard.
+need node nodejs
+need npm npm
 # For the kernel's part (eBPF): clang compiles it, and libbpf loads it.
 need clang clang
 need pkg-config pkg-config
@@ -48,6 +51,8 @@ if [ "${1:-}" = checks ]; then
   need docker-registry docker-registry
   need skopeo skopeo
   need umoci umoci
+  # Tests of the page of the dashboard.
+  need chromium chromium
   # `make lint` checks scripts with it.
   need shellcheck shellcheck
 fi
@@ -61,9 +66,7 @@ fi
 
 [ ! -x scripts/wasm-toolchain.sh ] || scripts/wasm-toolchain.sh
 if [ "${1:-}" = checks ]; then
-  command -v npm >/dev/null || say "no npm here: the AssemblyScript extension and the JavaScript component will not be built and their tests are skipped"
   command -v go >/dev/null || say "no go here: the SDK's binding for Go is not tested"
-  command -v node >/dev/null || say "no node here: the SDK's binding for Node.js is not tested"
   python3 -c 'import ensurepip, venv' 2>/dev/null || say "no python3 with venv here: the Python component will not be built and its test is skipped"
 fi
 [ -e /dev/kvm ] || say "no /dev/kvm here: sidecars will run in the wasm engine (tests of the microvm engine need /dev/kvm and will fail)"

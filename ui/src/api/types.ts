@@ -1,0 +1,396 @@
+// The JSON of the server's answers. The Rust types are named at each.
+
+/** Rows of several nodes, and the nodes that did not answer. */
+export interface Rows<T> {
+  rows: T[];
+  missing: string[];
+}
+
+export interface MeshInfo {
+  mode: "up" | "node" | "control";
+  name: string;
+  release: string;
+  /** `null`: all namespaces. */
+  namespaces: string[] | null;
+  role: string;
+  /** Whether the session can be ended by hand. */
+  sign_out?: boolean;
+  features: { replay?: boolean; changes?: boolean };
+}
+
+/** `dashboard::graph::Traffic`: figures a second, and durations in milliseconds. */
+export interface Traffic {
+  rate: number;
+  failed: number;
+  denied: number;
+  success: number | null;
+  p50: number | null;
+  p99: number | null;
+}
+
+export type NodeKind = "gateway" | "function" | "external" | "unknown";
+export type EdgeStatus = "active" | "unused" | "refused";
+
+/** `dashboard::graph::Node`. */
+export interface GraphNode extends Traffic {
+  name: string;
+  kind: NodeKind;
+  state: string;
+  failure: string;
+  ready: number;
+  desired: number;
+  waiting: number;
+  hosts: string[];
+}
+
+/** `dashboard::graph::Edge`. */
+export interface GraphEdge extends Traffic {
+  source: string;
+  target: string;
+  status: EdgeStatus;
+  authenticated: boolean;
+}
+
+/** `dashboard::graph::Graph`. `window` 0: counts since the nodes started. */
+export interface Graph {
+  window: number;
+  nodes: GraphNode[];
+  edges: GraphEdge[];
+  missing: string[];
+}
+
+/** A row of `/functions` of a node, or of `/v1/functions`. */
+export interface FunctionRow {
+  function: string;
+  state?: string;
+  reason?: string | null;
+  failure?: string | null;
+  mode?: string | null;
+  ready?: number;
+  desired?: number;
+  starting?: number;
+  waiting?: number;
+  instances?: number | string | null;
+  revision?: string;
+  nodes?: string[] | null;
+  identity?: string;
+  callees?: string[];
+  exposed?: boolean | string[];
+  external?: boolean;
+  engine?: string | null;
+  protocol?: string;
+  audited?: boolean | string[];
+  unenforced_limits?: string | null;
+}
+
+export interface InstanceRow {
+  node?: string;
+  instance: string | null;
+  function: string;
+  state: string;
+  reason?: string | null;
+  address?: string;
+  pid?: number | null;
+  isolation?: string;
+  restarts?: number;
+}
+
+export interface RevisionRow {
+  revision: string;
+  declared?: string | null;
+  function: string;
+  percent?: number | null;
+  tags?: string[];
+  headers?: unknown;
+  step?: string | null;
+  paused?: boolean;
+  created?: number;
+  requests?: number | null;
+  failures?: number | null;
+  slow?: number | null;
+  failed?: string | null;
+  image?: string | null;
+  digest?: string | null;
+}
+
+export interface EventRow {
+  time: number;
+  kind: string;
+  function: string;
+  node?: string;
+  revision?: string | null;
+  instance?: string;
+  from?: number | string | null;
+  to?: number | string | null;
+  mode?: string;
+  reason?: string | null;
+}
+
+export interface IdentityRow {
+  node?: string;
+  identity: string;
+  not_after: number;
+  renew_at?: number;
+  reason?: string | null;
+}
+
+/** `telemetry::flows::Flow`. */
+export interface Flow {
+  node?: string;
+  time: string;
+  kind: string;
+  source: string;
+  target?: string;
+  verdict: "allow" | "deny" | "error";
+  rule?: string;
+  what: string;
+  host: string;
+  path?: string;
+  port?: number;
+  protocol?: string;
+  status?: number;
+  sent?: number;
+  received?: number;
+  time_us?: number;
+  reason?: string;
+  audit?: string;
+  request_id?: string;
+}
+
+/** `telemetry::ring::Explanation`: one hop of a request. */
+export interface Hop {
+  recorded_by?: string;
+  request_id: string;
+  hop: "gateway" | "outbound" | "inbound";
+  time: string;
+  asked: { method: string; authority: string; path: string; protocol: string };
+  peer: { identity?: string; address: string };
+  target?: string;
+  revision?: string;
+  judgement?: Judgement;
+  signatures?: { key: string; algorithm: string; result: string }[];
+  quotas?: { limit: string; remaining: number | null; shared?: boolean }[];
+  authorizers?: { name: string; result: string; remembered: boolean; asked_us: number }[];
+  extensions?: { name: string; phase: string; result: string; run_us: number }[];
+  request_edits?: string[];
+  response_edits?: string[];
+  trace?: { trace_id: string; span_id: string; parent_span_id?: string; sampled: boolean };
+  attempts?: { endpoint?: string; result: string; at_us: number }[];
+  node?: string;
+  response: {
+    status: number;
+    grpc_status?: number;
+    flag?: string;
+    failure?: string;
+    bytes_in: number;
+    bytes_out: number;
+    upgraded: boolean;
+  };
+  stages: {
+    routed_us: number | null;
+    judged_us: number | null;
+    upstream_us: number | null;
+    head_us: number | null;
+    end_us: number;
+  };
+}
+
+export interface Judgement {
+  function: string;
+  verdict: string;
+  policy?: string;
+  rule: string;
+  default: boolean;
+  clause?: string;
+  audit?: { verdict: string; rule: string; clause?: string };
+  principal?: string;
+  engine?: string;
+  runs: number;
+  sandbox_us: number;
+  judge_us: number;
+  path_changed: boolean;
+  as_received?: boolean;
+  readings?: string[];
+}
+
+export interface LogLine {
+  node?: string;
+  instance: number;
+  time: number;
+  stream: string;
+  text: string;
+}
+
+/** `api::control::Replay`. */
+export interface Replay {
+  functions: FunctionReplay[];
+  hidden: number;
+}
+
+export interface FunctionReplay {
+  function: string;
+  judged: number;
+  newlyDenied: number;
+  newlyAllowed: number;
+  unjudged: { reason: string; requests: number }[];
+  skipped: number;
+  examples: ReplayExample[];
+  leftOut: string[];
+  missing: string[];
+}
+
+export interface ReplayExample {
+  time: number;
+  node: string;
+  requestId: string;
+  direction: string;
+  caller: string;
+  callee: string | null;
+  method: string;
+  path: string;
+  before: ReplayVerdict;
+  after: ReplayVerdict;
+}
+
+export interface ReplayVerdict {
+  verdict: string;
+  policy: string | null;
+  rule: string;
+  clause: string;
+}
+
+export interface AlertRow {
+  severity: string;
+  kind: string;
+  /** A function, a node or another subject. */
+  subject?: string;
+  function?: string;
+  node?: string;
+  text?: string;
+  reason?: string;
+  fix?: string;
+  since?: number | null;
+}
+
+/** `api::policies::PolicyRule`. */
+export interface PolicyRule {
+  name: string;
+  action: string;
+  clauses?: string[];
+  audited?: boolean;
+  without_effect?: string;
+  hits?: Record<string, number>;
+}
+
+export interface PolicySection {
+  policy: string;
+  rules: PolicyRule[];
+  otherwise?: string;
+}
+
+/** `api::policies::FunctionPolicies`. */
+export interface FunctionPolicies {
+  function: string;
+  identity: string;
+  since?: number;
+  callers: string[];
+  hidden_callers?: number;
+  inbound: PolicySection[];
+  outbound: PolicySection[];
+  gateway: PolicySection[];
+  missing?: string[];
+}
+
+/** A function with all that is known of it. A part without an answer is `null`; `missing` has the reason. */
+export interface FunctionAnswer {
+  function: FunctionRow | null;
+  instances: InstanceRow[] | null;
+  revisions: RevisionRow[] | null;
+  policies: FunctionPolicies | null;
+  limits: LimitRow[] | null;
+  certificate: IdentityRow | null;
+  document: string | null;
+  events: EventRow[] | null;
+  missing?: string[];
+}
+
+/** What is left of a limit, or a circuit breaker. */
+export interface LimitRow {
+  node?: string;
+  kind: string;
+  name: string;
+  [field: string]: unknown;
+}
+
+export interface NodeRow {
+  node: string;
+  state: string;
+  version?: string | null;
+  roles?: string[];
+  inbound?: string | null;
+  region?: string | null;
+  zone?: string | null;
+  hosted?: number | null;
+  instances?: number | null;
+  most_instances?: number | null;
+  capped?: string[];
+  cpu_millis?: number | null;
+  memory_bytes?: number | null;
+  rejected?: number | null;
+  refused?: number | null;
+  certificate_expires?: number | null;
+  overdue?: boolean | null;
+}
+
+export interface JobRow {
+  job: string;
+  state: string;
+  node?: string | null;
+  attempt?: number;
+  completions?: string;
+  active?: number;
+  failed?: number;
+  start?: number | null;
+  end?: number | null;
+  exit_code?: number | null;
+  reason?: string | null;
+}
+
+export interface ExternalRow {
+  external: string;
+  hosts: string[];
+  addresses: string[];
+  ports: string[];
+  callers: string[];
+  connections: number;
+}
+
+export interface ChainRow {
+  chain: string;
+  function: string;
+  protocol?: string;
+  memory?: string;
+  to: string[];
+  direct?: Record<string, string>;
+}
+
+/** Who applied what. */
+export interface ChangeRow {
+  time: number;
+  by: string;
+  from?: string;
+  revision: number;
+  changes: ChangedDocument[];
+  /** Requests whose verdicts changed. */
+  replay?: Replay | null;
+}
+
+export interface ChangedDocument {
+  what: string;
+  action: string;
+  before?: number;
+  /** The texts, where they are known. */
+  diff?: string | null;
+  before_text?: string | null;
+  after_text?: string | null;
+}

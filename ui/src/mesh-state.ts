@@ -1,0 +1,64 @@
+// What several views share: the mesh, its graph, the latest flows, and alerts.
+
+import { signal } from "@preact/signals";
+import { get } from "./api/client";
+import { subscribe } from "./api/stream";
+import type { AlertRow, Flow, Graph, MeshInfo } from "./api/types";
+import { bounded } from "./text/safe";
+import { Ring } from "./requests/ring";
+
+export const mesh = signal<MeshInfo | null>(null);
+/** Seconds that the graph's rates are of; 0: counts since the nodes started. */
+export const graphWindow = signal(60);
+export const graph = signal<Graph | null>(null);
+export const alerts = signal<AlertRow[] | null>(null);
+export const alertsMissing = signal<string[]>([]);
+
+export async function loadMesh(): Promise<void> {
+  const info = await get<MeshInfo>("api/mesh");
+  mesh.value = { ...info, features: info.features ?? {} };
+}
+
+export function followGraph(seconds: number): () => void {
+  if (graph.peek() && graphWindow.peek() !== seconds) graph.value = null;
+  graphWindow.value = seconds;
+  return subscribe(`graph:${seconds}`, (data) => {
+    graph.value = data as Graph;
+  });
+}
+
+export function followAlerts(): () => void {
+  return subscribe("alerts", (data) => {
+    const { rows, missing } = Array.isArray(data)
+      ? { rows: data as AlertRow[], missing: [] }
+      : (data as { rows: AlertRow[]; missing?: string[] });
+    alerts.value = rows.slice(0, 1000);
+    alertsMissing.value = missing ?? [];
+  });
+}
+
+/** Flows that the page keeps; the oldest are forgotten. */
+const KEPT = 1000;
+export const flows = signal(new Ring<Flow & { number: number }>(KEPT));
+export const missedFlows = signal(0);
+let counted = 0;
+
+export function followFlows(filter: Record<string, string>): () => void {
+  return subscribe(
+    "flows",
+    (data) => {
+      const { flows: found, missed } = Array.isArray(data)
+        ? { flows: data as Flow[], missed: 0 }
+        : (data as { flows: Flow[]; missed?: number });
+      const numbered = found.map((flow) => ({ ...bounded(flow), number: (counted += 1) }));
+      flows.value = flows.value.with(numbered);
+      missedFlows.value += missed ?? 0;
+    },
+    filter,
+  );
+}
+
+export function forgetFlows(): void {
+  flows.value = new Ring(KEPT);
+  missedFlows.value = 0;
+}

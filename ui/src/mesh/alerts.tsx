@@ -1,0 +1,62 @@
+import type { AlertRow } from "../api/types";
+import { useResource } from "../api/resource";
+import type { Rows } from "../api/types";
+import { alerts, alertsMissing } from "../mesh-state";
+import { Badge, type Tone } from "../parts/badge";
+import { Loaded, Missing, View } from "../parts/page";
+import { Name, Text } from "../parts/text";
+import { relative } from "../text/format";
+
+const TONES: Record<string, Tone> = { critical: "bad", error: "bad", warning: "warning", info: "info" };
+
+export function AlertsView() {
+  // The stream has newer ones.
+  const answer = useResource<Rows<AlertRow>>("api/alerts");
+  return (
+    <View title="Alerts">
+      <Missing reasons={alertsMissing.value} />
+      <Loaded of={answer}>
+        {({ rows, missing }) => <Alerts rows={alerts.value ?? rows} missing={alerts.value ? [] : missing} />}
+      </Loaded>
+    </View>
+  );
+}
+
+function Alerts({ rows, missing }: { rows: readonly AlertRow[]; missing: readonly string[] }) {
+  return (
+    <>
+      <Missing reasons={missing} />
+      {rows.length === 0 && <p class="empty">Nothing needs attention.</p>}
+      <ul class="alerts">
+        {rows.slice(0, 200).map((row) => (
+          <Alert row={row} />
+        ))}
+      </ul>
+      {rows.length > 200 && <p class="note">{rows.length - 200} further alerts are not shown.</p>}
+    </>
+  );
+}
+
+function Alert({ row }: { row: AlertRow }) {
+  const subject = row.function ?? row.subject ?? row.node;
+  return (
+    <li class="card alert">
+      <p>
+        <Badge tone={TONES[row.severity] ?? "warning"}>{row.severity.slice(0, 20)}</Badge>{" "}
+        <strong>
+          <Text most={60}>{row.kind.replaceAll("-", " ").replaceAll("_", " ")}</Text>
+        </strong>{" "}
+        {subject && <Name linked={row.function !== undefined}>{subject}</Name>}
+        {row.since && <span class="note"> since {relative(row.since)}</span>}
+      </p>
+      <p>
+        <Text most={600}>{row.text ?? row.reason ?? ""}</Text>
+      </p>
+      {row.fix && (
+        <p class="fix">
+          <strong>Fix:</strong> <Text most={600}>{row.fix}</Text>
+        </p>
+      )}
+    </li>
+  );
+}

@@ -1,0 +1,184 @@
+import type { Hop, Judgement } from "../api/types";
+import { Status, Verdict } from "../parts/badge";
+import { Fact, Facts } from "../parts/page";
+import { Text } from "../parts/text";
+import { bytes, clock, micros } from "../text/format";
+
+const SIDES: Record<Hop["hop"], string> = {
+  gateway: "The gateway",
+  outbound: "The caller’s sidecar",
+  inbound: "The callee’s sidecar",
+};
+
+/** One side of a call: what its sidecar, or the gateway, recorded. */
+export function HopCard({ hop }: { hop: Hop }) {
+  const { response, judgement } = hop;
+  return (
+    <article class="hop-card">
+      <header>
+        <h3>{SIDES[hop.hop] ?? "Recorded"}</h3>
+        {hop.recorded_by && (
+          <span class="note">
+            on node <Text most={60}>{hop.recorded_by}</Text>
+          </span>
+        )}
+        {judgement ? <Verdict>{judgement.verdict}</Verdict> : <span class="note">not judged</span>}
+      </header>
+      {judgement && <Decision judgement={judgement} />}
+      {response.failure && (
+        <p class="notice bad">
+          <Text most={400}>{response.failure}</Text>
+          {response.flag && (
+            <>
+              {" "}
+              (<Text most={20}>{response.flag}</Text>)
+            </>
+          )}
+        </p>
+      )}
+      <Facts>
+        <Fact name="Response">
+          <Status>{response.status}</Status>
+          {response.grpc_status !== undefined && ` gRPC ${response.grpc_status}`}
+          {response.upgraded && " WebSocket"}
+        </Fact>
+        <Fact name="Began">{clock(hop.time)}</Fact>
+        <Fact name="Took">{micros(hop.stages.end_us)}</Fact>
+        <Fact name="Body">{`${bytes(response.bytes_in)} in, ${bytes(response.bytes_out)} out`}</Fact>
+        <Fact name="Peer">
+          <Text>{hop.peer.identity ?? hop.peer.address}</Text>
+        </Fact>
+        <Fact name="Host">
+          <Text>{hop.asked.authority}</Text>
+        </Fact>
+        <Fact name="Protocol">
+          <Text>{hop.asked.protocol}</Text>
+        </Fact>
+        <Fact name="Revision">{hop.revision && <Text>{hop.revision}</Text>}</Fact>
+        <Fact name="Sent to node">{hop.node && <Text>{hop.node}</Text>}</Fact>
+        <Fact name="Attempts">
+          <List
+            texts={(hop.attempts ?? []).map(
+              (one) => `${one.endpoint ?? "no endpoint"}: ${one.result} at ${micros(one.at_us)}`,
+            )}
+          />
+        </Fact>
+        <Fact name="Signatures">
+          <List
+            texts={(hop.signatures ?? []).map((one) => `${one.algorithm} ${one.key.slice(0, 16)}: ${one.result}`)}
+          />
+        </Fact>
+        <Fact name="Rate limits">
+          <List
+            texts={(hop.quotas ?? []).map(
+              (one) =>
+                `${one.limit}: ${one.remaining === null ? "refused" : `${one.remaining} left`}${one.shared ? " (shared counter)" : ""}`,
+            )}
+          />
+        </Fact>
+        <Fact name="Authorizers">
+          <List
+            texts={(hop.authorizers ?? []).map(
+              (one) => `${one.name}: ${one.result}${one.remembered ? " (remembered)" : `, ${micros(one.asked_us)}`}`,
+            )}
+          />
+        </Fact>
+        <Fact name="Extensions">
+          <List
+            texts={(hop.extensions ?? []).map(
+              (one) => `${one.name}, ${one.phase}: ${one.result}, ${micros(one.run_us)}`,
+            )}
+          />
+        </Fact>
+        <Fact name="Edits">
+          <List
+            texts={[...(hop.request_edits ?? []), ...(hop.response_edits ?? []).map((edit) => `response: ${edit}`)]}
+          />
+        </Fact>
+        <Fact name="Trace">{hop.trace && <Text>{hop.trace.trace_id}</Text>}</Fact>
+        <Fact name="Span">{hop.trace && <Text>{hop.trace.span_id}</Text>}</Fact>
+      </Facts>
+    </article>
+  );
+}
+
+function List({ texts }: { texts: readonly string[] }) {
+  if (texts.length === 0) return null;
+  return (
+    <ul class="plain">
+      {texts.slice(0, 20).map((text) => (
+        <li>
+          <Text>{text}</Text>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+/** The verdict in words, with the rule that decided or came nearest. */
+export function Decision({ judgement }: { judgement: Judgement }) {
+  const { verdict, rule, clause, policy, principal, audit, engine, runs, sandbox_us, judge_us } = judgement;
+  return (
+    <div class={`decision ${verdict}`}>
+      <p>
+        {words(judgement)}{" "}
+        {rule && (
+          <code>
+            <Text most={120}>{rule}</Text>
+          </code>
+        )}
+        {clause && (
+          <>
+            {": "}
+            <Text most={300}>{clause}</Text>
+          </>
+        )}
+      </p>
+      {audit && (
+        <p class="note">
+          Audit: {audit.verdict === "deny" ? "would be denied by" : "would be allowed by"}{" "}
+          <code>
+            <Text most={120}>{audit.rule}</Text>
+          </code>{" "}
+          <Text most={200}>{audit.clause ?? ""}</Text>
+        </p>
+      )}
+      <p class="note">
+        {policy && (
+          <>
+            Policy <Text most={60}>{policy}</Text>.{" "}
+          </>
+        )}
+        {principal && (
+          <>
+            User <Text most={120}>{principal}</Text>.{" "}
+          </>
+        )}
+        Judged in {micros(judge_us)}
+        {engine &&
+          `, ${runs} fresh ${engine === "inline" ? "run" : "sandbox"}${runs === 1 ? "" : runs === 0 ? " (none)" : "es"} (${engine}, ${micros(sandbox_us)})`}
+        .{judgement.path_changed && " The path was normalised."}
+        {judgement.as_received && " The path is forwarded as it came."}
+      </p>
+      {judgement.readings && judgement.readings.length > 0 && (
+        <p class="note">
+          Readings of the path, each judged:{" "}
+          {judgement.readings.slice(0, 16).map((reading) => (
+            <>
+              <code>
+                <Text most={120}>{reading}</Text>
+              </code>{" "}
+            </>
+          ))}
+        </p>
+      )}
+    </div>
+  );
+}
+
+function words({ verdict, default: isDefault, rule }: Judgement): string {
+  if (verdict === "allow") return "Allowed by";
+  if (verdict !== "deny") return "No reliable verdict";
+  if (!isDefault) return "Denied by";
+  return rule ? "Denied: no rule allows it. Nearest is" : "Denied: no rule allows it.";
+}

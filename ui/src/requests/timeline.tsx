@@ -1,0 +1,74 @@
+import type { Hop } from "../api/types";
+import { micros } from "../text/format";
+import { visible } from "../text/safe";
+import { calleeOf, inOrder, microsOf, type Stage, stages, verdictOf } from "./hops";
+
+const ROW = 34;
+const WIDTH = 1000;
+/** Kinds of stages, as classes. */
+const CLASSES: Record<string, string> = {
+  routing: "routing",
+  judgement: "judging",
+  "an instance": "finding",
+  "waiting for it": "waiting",
+  "the response": "body",
+};
+
+/** All hops of a request on one axis: its trace across nodes. */
+export function Timeline({ hops }: { hops: readonly Hop[] }) {
+  const ordered = inOrder(hops);
+  const begin = Math.min(...ordered.map((hop) => microsOf(hop.time)));
+  const bars = ordered.map((hop) => ({ hop, parts: stages(hop, begin) }));
+  const end = Math.max(1, ...bars.flatMap(({ parts }) => parts.map((part) => part.to)));
+  return (
+    <div class="timeline">
+      <ol>
+        {bars.map(({ hop, parts }) => (
+          <li>
+            <span class="who">
+              <span class={`hop ${hop.hop}`}>{hop.hop}</span> {visible(calleeOf(hop), 50)}
+              {hop.recorded_by && <span class="note"> on {visible(hop.recorded_by, 40)}</span>}
+            </span>
+            <Bar parts={parts} end={end} verdict={verdictOf(hop)} />
+            <span class="figures">{micros(hop.stages.end_us)}</span>
+            <span class="only-heard">
+              {parts.map((part) => `${part.name} ${micros(part.to - part.from)}`).join(", ")}
+            </span>
+          </li>
+        ))}
+      </ol>
+      <p class="legend">
+        {Object.entries(CLASSES).map(([name, kind]) => (
+          <span>
+            <i class={`dot ${kind}`} aria-hidden="true" />
+            {name}
+          </span>
+        ))}
+      </p>
+    </div>
+  );
+}
+
+function Bar({ parts, end, verdict }: { parts: readonly Stage[]; end: number; verdict: string }) {
+  const x = (at: number) => (at / end) * WIDTH;
+  const last = parts.at(-1)?.to ?? 0;
+  return (
+    <svg class="stages" viewBox={`0 0 ${WIDTH} ${ROW}`} preserveAspectRatio="none" aria-hidden="true">
+      <path class="axis" d={`M0 ${ROW / 2}H${WIDTH}`} />
+      {parts.map((part) => (
+        <rect
+          class={CLASSES[part.name] ?? ""}
+          x={x(part.from)}
+          y="6"
+          width={Math.max(1.5, x(part.to) - x(part.from))}
+          height={ROW - 12}
+        >
+          <title>{`${part.name}: ${micros(part.to - part.from)}`}</title>
+        </rect>
+      ))}
+      {verdict !== "allow" && (
+        <rect class="refusal" x={Math.min(x(last), WIDTH - 6)} y="2" width="6" height={ROW - 4} />
+      )}
+    </svg>
+  );
+}

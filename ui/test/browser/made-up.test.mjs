@@ -1,0 +1,207 @@
+// The page with a mesh that is made up: what a small real mesh does not have.
+import assert from "node:assert/strict";
+import { readdir, readFile } from "node:fs/promises";
+import { after, before, test } from "node:test";
+import { gzipSync } from "node:zlib";
+import { HOSTILE } from "../server/graphs.mjs";
+import { start } from "../server/server.mjs";
+import { accessible, fits, launch, open, PAGE, PHONE, visit } from "./browser.mjs";
+
+const VIEWS = [
+  "#/graph",
+  "#/graph?node=demo%2Fshop&group=namespace",
+  "#/graph?as=table",
+  "#/functions",
+  "#/functions/demo/shop",
+  "#/functions/demo/shop/policies",
+  "#/functions/demo/shop/calls",
+  "#/functions/demo/shop/logs",
+  "#/functions/demo/shop/events",
+  "#/functions/demo/shop/document",
+  "#/requests",
+  "#/requests/denied-1",
+  "#/requests/4bf92f3500000001",
+  "#/nodes",
+  "#/alerts",
+  "#/changes",
+  "#/events",
+  "#/jobs",
+  "#/nothing",
+];
+
+let browser;
+before(async () => (browser = await launch()));
+after(() => browser.close());
+
+/** Runs with a server and a page, and fails if anything goes wrong in the page. */
+async function shown(which, options, run) {
+  const server = await start(PAGE, which, options.server);
+  const opened = await open(browser, server.address, options);
+  try {
+    await run(opened.page, server);
+    assert.deepEqual(opened.problems, []);
+  } finally {
+    await opened.close();
+    await server.stop();
+  }
+}
+
+test("the page has less than 400 KiB, compressed", async () => {
+  let sum = 0;
+  for (const file of await readdir(PAGE)) sum += gzipSync(await readFile(`${PAGE}/${file}`)).length;
+  console.log(`the page: ${Math.round(sum / 1024)} KiB, compressed`);
+  assert.ok(sum < 400 * 1024);
+});
+
+for (const scheme of ["light", "dark"]) {
+  test(`axe finds nothing in any view, ${scheme}`, async () => {
+    await shown("shop", { scheme }, async (page) => {
+      for (const view of VIEWS) {
+        await visit(page, view);
+        if (view === "#/requests") await page.locator("tr.flow").first().waitFor();
+        await accessible(page, `${view}, ${scheme}`);
+      }
+    });
+  });
+}
+
+test("every view fits a phone", async () => {
+  await shown("shop", { viewport: PHONE }, async (page) => {
+    for (const view of VIEWS) {
+      await visit(page, view);
+      await fits(page, view);
+      await accessible(page, `${view}, phone`);
+    }
+  });
+});
+
+test("hostile texts do nothing, and are shown as text", async () => {
+  for (const viewport of [undefined, PHONE]) {
+    await shown("hostile", viewport ? { viewport } : {}, async (page) => {
+      const name = encodeURIComponent(HOSTILE.markup);
+      const views = [
+        ...VIEWS,
+        `#/functions/demo/${name}`,
+        `#/functions/demo/${name}/policies`,
+        `#/graph?focus=demo%2F${name}`,
+      ];
+      for (const view of views) {
+        await visit(page, view);
+        await page.waitForTimeout(100);
+        await fits(page, view);
+        const found = await page.evaluate(() => ({
+          struck: globalThis.struck,
+          elements: document.querySelectorAll("#page script, #page iframe, img, [onerror]").length,
+          links: [...document.links].filter((link) => !["http:", "data:"].includes(new URL(link.href).protocol)).length,
+          hidden: /[\u202a-\u202e\u2066-\u2069\u200b]/.test(
+            [...document.querySelectorAll("[aria-label], [title]")]
+              .flatMap((element) => [element.ariaLabel, element.title])
+              .concat(document.body.textContent, document.title)
+              .join(),
+          ),
+          length: document.body.innerText.length,
+        }));
+        assert.deepEqual(
+          { ...found, length: 0 },
+          { struck: undefined, elements: 0, links: 0, hidden: false, length: 0 },
+          view,
+        );
+        assert.ok(found.length < 300_000, `${view} shows ${found.length} characters`);
+      }
+    });
+  }
+});
+
+test("200 functions are laid out, and can be moved over", async () => {
+  await shown("large", {}, async (page) => {
+    for (const group of ["none", "namespace", "node"]) {
+      await visit(page, `#/graph?group=${group}`);
+      await page.waitForFunction(() => document.querySelectorAll(".node").length === 201);
+      const took = await page.evaluate(() => performance.getEntriesByName("layout", "measure").at(-1)?.duration);
+      console.log(`200 functions, grouped by ${group}: laid out in ${Math.round(took)} ms`);
+    }
+    const viewBox = () => page.locator(".canvas > svg").getAttribute("viewBox");
+    const whole = await viewBox();
+    await page.getByRole("button", { name: "Zoom in" }).click();
+    assert.notEqual(await viewBox(), whole);
+    await page.getByRole("button", { name: "Fit" }).click();
+    assert.equal(await viewBox(), whole);
+  });
+});
+
+test("the graph can be used by keyboard alone", async () => {
+  await shown("shop", {}, async (page) => {
+    await page.locator(".node .box[tabindex='0']").focus();
+    const focused = () => page.evaluate(() => document.activeElement?.getAttribute("data-name"));
+    assert.equal(await focused(), "gateway");
+    await page.keyboard.press("ArrowDown");
+    assert.equal(await focused(), "demo/shop");
+    await page.keyboard.press("Enter");
+    await page.getByRole("complementary", { name: "Selected node" }).waitFor();
+    await page.keyboard.press("Escape");
+    await page.getByRole("complementary", { name: "Selected node" }).waitFor({ state: "detached" });
+    // One stop for the tab key, however many nodes there are.
+    assert.equal(await page.locator(".node .box[tabindex='0']").count(), 1);
+  });
+});
+
+test("an edited policy is tried against recorded requests", async () => {
+  await shown("shop", {}, async (page) => {
+    await visit(page, "#/requests/denied-1");
+    assert.equal(await page.locator(".line.marked").count(), 2);
+    await page.getByRole("textbox", { name: "Documents" }).fill("kind: Policy");
+    await page.getByRole("button", { name: "Try again" }).click();
+    await page.getByText("3 newly allowed").waitFor();
+    await page.locator("tr.current").waitFor();
+  });
+});
+
+test("a session begins with a token, below any path", async () => {
+  await shown("shop", { server: { base: "/tools/mesh/", signIn: "token" } }, async (page, server) => {
+    await accessible(page, "sign in");
+    await page.getByLabel("Token").fill("wrong");
+    await page.getByRole("button", { name: "Sign in" }).click();
+    await page.getByText("this token is not valid").waitFor();
+    await page.getByLabel("Token").fill("secret");
+    await page.getByRole("button", { name: "Sign in" }).click();
+    await page.locator(".node").first().waitFor();
+    await page.getByRole("button", { name: "Sign out" }).click();
+    await page.getByLabel("Token").waitFor();
+    await settled(() => server.state.streams === 0);
+  });
+  await shown("shop", { server: { signIn: "command" } }, async (page) => {
+    await page.getByText("leno dashboard").waitFor();
+  });
+});
+
+test("a page has one stream, comes back after a loss, and none while it is hidden", async () => {
+  const server = await start(PAGE, "shop");
+  const { page, close } = await open(browser, server.address);
+  try {
+    for (const view of ["#/graph", "#/requests", "#/functions/demo/shop/logs", "#/graph"]) {
+      await visit(page, view);
+      await page.waitForTimeout(200);
+    }
+    await settled(() => server.state.streams === 1);
+    const opened = server.state.opened;
+    server.drop();
+    await page.getByText("connection lost").waitFor();
+    await settled(() => server.state.streams === 1 && server.state.opened > opened);
+    await page.getByText("live", { exact: true }).waitFor();
+    await page.evaluate(() => {
+      Object.defineProperty(document, "hidden", { configurable: true, get: () => true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    });
+    await settled(() => server.state.streams === 0);
+  } finally {
+    await close();
+    await server.stop();
+  }
+});
+
+async function settled(is) {
+  for (let attempt = 0; !is(); attempt += 1) {
+    assert.ok(attempt < 200, `it never was: ${is}`);
+    await new Promise((done) => setTimeout(done, 100));
+  }
+}

@@ -1,0 +1,173 @@
+// Listings that are made up.
+import { events, functions, NOW } from "./functions.mjs";
+
+export function listings(graph, words = "") {
+  return {
+    functions: functions(graph),
+    nodes: [
+      {
+        node: "one",
+        state: "connected",
+        version: "0.4.0",
+        roles: ["gateway"],
+        region: "eu",
+        zone: "eu-1",
+        hosted: 6,
+        instances: 9,
+        most_instances: 100,
+        capped: [],
+        cpu_millis: 4000,
+        memory_bytes: 8 << 30,
+        rejected: 0,
+        refused: 0,
+        certificate_expires: NOW() + 40_000,
+        overdue: false,
+      },
+      {
+        node: words || "two",
+        state: "away",
+        version: "0.4.0",
+        roles: [],
+        region: "eu",
+        zone: "eu-2",
+        hosted: 2,
+        instances: 2,
+        most_instances: 100,
+        capped: [],
+        cpu_millis: 2000,
+        memory_bytes: 1.5 * 2 ** 30,
+        rejected: 1,
+        refused: 0,
+        certificate_expires: NOW() - 60,
+        overdue: true,
+      },
+    ],
+    events: events("demo/shop", words),
+    jobs: [
+      {
+        job: "demo/reindex",
+        state: "succeeded",
+        node: "one",
+        attempt: 1,
+        completions: "1/1",
+        active: 0,
+        failed: 0,
+        start: NOW() - 700,
+        end: NOW() - 640,
+        exit_code: 0,
+        reason: null,
+      },
+      {
+        job: "demo/cleanup",
+        state: "failed",
+        node: "two",
+        attempt: 3,
+        completions: "0/1",
+        active: 0,
+        failed: 3,
+        start: NOW() - 300,
+        end: NOW() - 200,
+        exit_code: 1,
+        reason: words || "exit status 1",
+      },
+    ],
+    alerts: alerts(words),
+    changes: changes(words),
+    chains: [
+      { chain: "orders", function: "demo/shop", protocol: "http1", memory: "1 MiB", to: ["demo/checkout"], direct: {} },
+    ],
+    externals: [
+      {
+        external: "demo/stripe",
+        hosts: ["api.stripe.example"],
+        addresses: [],
+        ports: ["443 tls"],
+        callers: ["demo/checkout"],
+        connections: 2,
+      },
+    ],
+  };
+}
+
+export function alerts(words = "") {
+  return [
+    {
+      severity: "critical",
+      kind: "certificate",
+      node: "two",
+      text: words || "The certificate of node two has expired.",
+      fix: "leno token join --node two, and start the node with it",
+      since: NOW() - 60,
+    },
+    {
+      severity: "warning",
+      kind: "ejected-endpoint",
+      function: "demo/checkout",
+      text: "1 of 2 endpoints is ejected: 5 failures in a row.",
+      fix: "leno logs demo/checkout shows why it fails.",
+      since: NOW() - 20,
+    },
+  ];
+}
+
+function changes(words = "") {
+  const diff = ` spec:\n   authorization:\n     rules:\n     - name: read-only\n-      to: [{methods: [GET, POST], paths: ["/items"]}]\n+      to: [{methods: [GET], paths: ["/items", "/items/{id}"]}]\n${words}`;
+  return [
+    {
+      time: NOW() - 90_000,
+      by: "token 8c1f (deployments)",
+      from: "192.0.2.4",
+      revision: 41,
+      changes: [{ what: "Function demo/shop", action: "added", before: 0, diff: null }],
+    },
+    {
+      time: NOW() - 3000,
+      by: words || "token 8c1f (deployments)",
+      from: "192.0.2.4",
+      revision: 42,
+      changes: [{ what: "Policy demo/shop", action: "changed", before: 41, diff }],
+      replay: replay(),
+    },
+  ];
+}
+
+export function replay() {
+  const verdict = (word, rule) => ({
+    verdict: word,
+    policy: word === "deny" ? "authorization" : null,
+    rule,
+    clause: "",
+  });
+  const example = {
+    time: NOW() - 30,
+    node: "one",
+    requestId: "denied-1",
+    direction: "gateway",
+    caller: "192.0.2.10",
+    callee: null,
+    method: "DELETE",
+    path: "/items/7",
+  };
+  return {
+    functions: [
+      {
+        function: "demo/shop",
+        judged: 812,
+        newlyDenied: 0,
+        newlyAllowed: 3,
+        unjudged: [],
+        skipped: 0,
+        examples: [
+          {
+            ...example,
+            before: verdict("deny", "shop/authorization/read-only"),
+            after: verdict("allow", "shop/authorization/edit"),
+          },
+        ],
+        leftOut: ["rateLimits"],
+        missing: [],
+      },
+    ],
+    hidden: 0,
+  };
+}
