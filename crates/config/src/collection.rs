@@ -4,30 +4,18 @@
 
 use crate::compile::stored_secret;
 use crate::document::{Metadata, PolicySpec, RedactedValue};
+use crate::document_id::DocumentId;
 use crate::foreign::{ForeignDocument, ForeignKind};
-use crate::load::{self, AnyDocument, broken_document, parse};
+use crate::load::{AnyDocument, broken_document, parse};
 use crate::problem::{Origin, Problem, Scope};
 use crate::secrets::KeySummary;
 use crate::yaml::{self, Mark, Node};
-use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use zeroize::Zeroizing;
-
-/// The name of a document. It is unique in a mesh.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DocumentId {
-    /// As the document writes it, for example `Function`.
-    pub kind: String,
-    /// Empty for documents of the whole mesh: `Mesh`, `NamespaceQuota` and `CiliumClusterwideNetworkPolicy`.
-    pub namespace: String,
-    /// As the document writes it.
-    pub name: String,
-}
 
 /// A document that was read.
 #[derive(Clone)]
@@ -52,24 +40,6 @@ pub struct SecretDocument<'a> {
     pub labels: &'a BTreeMap<String, String>,
     /// Its values, by key.
     pub values: BTreeMap<String, Zeroizing<Vec<u8>>>,
-}
-
-impl DocumentId {
-    /// The kinds that a document may be of.
-    pub const KINDS: [&str; 11] = load::KINDS;
-
-    /// Whether documents of a kind belong to the whole mesh and to no namespace.
-    pub fn is_of_the_mesh(kind: &str) -> bool {
-        ["Mesh", "NamespaceQuota", ForeignKind::NAMES[1]].contains(&kind)
-    }
-}
-
-impl fmt::Display for DocumentId {
-    /// `Function demo/shop`, `Mesh main`
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, namespace, name } = self;
-        if namespace.is_empty() { write!(f, "{kind} {name}") } else { write!(f, "{kind} {namespace}/{name}") }
-    }
 }
 
 /// The documents of a file of another system, such as a compose file. Aliases and merge keys are
@@ -200,11 +170,7 @@ impl Document {
     /// text.
     pub fn place(&self) -> Problem {
         let Mark { line, column } = self.parsed.node().mark;
-        let file = match &self.parsed {
-            AnyDocument::StoredSecret(placed) => placed.file.clone(),
-            _ => self.id.to_string().into(),
-        };
-        Problem { line, column, ..Problem::of_file(&file, "", "") }
+        Problem { line, column, ..Problem::of_file(self.parsed.file(), "", "") }
     }
 
     /// The values of a StoredSecret; `None`: a document of another kind.
@@ -302,12 +268,8 @@ impl fmt::Debug for Document {
 
 impl AnyDocument {
     fn id(&self) -> Option<DocumentId> {
-        let placed = |kind: &str, Metadata { name, namespace, .. }: &Metadata| {
-            Some(DocumentId { kind: kind.to_owned(), namespace: namespace.clone(), name: name.clone() })
-        };
-        let of_the_mesh = |kind: &str, name: &str| {
-            Some(DocumentId { kind: kind.to_owned(), namespace: String::new(), name: name.to_owned() })
-        };
+        let placed = |kind, Metadata { name, namespace, .. }: &Metadata| Some(DocumentId::new(kind, namespace, name));
+        let of_the_mesh = |kind, name: &str| Some(DocumentId::new(kind, "", name));
         match self {
             Self::Mesh(mesh) => of_the_mesh("Mesh", &mesh.document.metadata.name),
             Self::NamespaceQuota(quota) => of_the_mesh("NamespaceQuota", &quota.document.metadata.name),
@@ -318,6 +280,20 @@ impl AnyDocument {
             Self::Policy(policy) => placed("Policy", &policy.document.metadata),
             Self::StoredSecret(secret) => placed("StoredSecret", &secret.document.metadata),
             Self::Foreign(foreign) => foreign.id(),
+        }
+    }
+
+    fn file(&self) -> &Path {
+        match self {
+            Self::Mesh(mesh) => &mesh.file,
+            Self::Function(function) => &function.file,
+            Self::Job(job) => &job.file,
+            Self::External(external) => &external.file,
+            Self::Chain(chain) => &chain.file,
+            Self::Policy(policy) => &policy.file,
+            Self::StoredSecret(secret) => &secret.file,
+            Self::NamespaceQuota(quota) => &quota.file,
+            Self::Foreign(foreign) => &foreign.file,
         }
     }
 

@@ -4,6 +4,7 @@ use crate::compile::{Documents, TypedDocument};
 use crate::counterpart::{self, Counterpart};
 use crate::deserialize::deserialize;
 use crate::document;
+use crate::document_id::DocumentId;
 use crate::folder::{self, DocumentFiles};
 use crate::foreign::{ForeignDocument, ForeignKind};
 use crate::nearest::did_you_mean;
@@ -91,21 +92,6 @@ impl AnyDocument {
     }
 }
 
-/// The kinds that a document may be of.
-pub(crate) const KINDS: [&str; 11] = [
-    "Mesh",
-    "Function",
-    "Job",
-    "External",
-    "Chain",
-    "Policy",
-    "StoredSecret",
-    "NamespaceQuota",
-    ForeignKind::NAMES[0],
-    ForeignKind::NAMES[1],
-    ForeignKind::NAMES[2],
-];
-
 /// The typed document; `None`: problems were reported.
 pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<Vec<Problem>>) -> Option<AnyDocument> {
     let root = Scope::root(file, &node, problems);
@@ -119,7 +105,7 @@ pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<
         root.problem("this is no document of the mesh: it has no `kind`", fix);
         return None;
     };
-    let counterpart = counterpart::of(&node, &KINDS).filter(|_| ForeignKind::named(kind).is_none());
+    let counterpart = counterpart::of(&node, &DocumentId::KINDS).filter(|_| ForeignKind::named(kind).is_none());
     if let Some(Counterpart { system, kind, here, .. }) = counterpart {
         root.field("kind").problem(format!("`{kind}` is a kind of {system}"), format!("its counterpart: {here}"));
         return None;
@@ -141,7 +127,7 @@ pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<
             }
             None => {
                 let message = format!("there is no kind `{}`", other.escape_debug());
-                root.field("kind").problem(message, did_you_mean(other, KINDS));
+                root.field("kind").problem(message, did_you_mean(other, DocumentId::KINDS));
                 None
             }
         },

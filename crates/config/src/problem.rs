@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// Most problems in a report. Further ones are left out: a reader corrects the first ones first.
-const MAX_PROBLEMS: usize = 10_000;
+pub(crate) const MAX_PROBLEMS: usize = 10_000;
 /// Bytes of each text of a problem.
 const MAX_TEXT: usize = 4096;
 

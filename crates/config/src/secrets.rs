@@ -28,6 +28,13 @@ pub struct KeySummary {
     pub changed: u64,
 }
 
+impl CheckedSecret {
+    /// The number of its values, and their size in bytes.
+    pub(crate) fn size(&self) -> (u64, u64) {
+        (self.keys.len() as u64, self.keys.values().map(|value| u64::from(value.bytes)).sum())
+    }
+}
+
 impl SecretSet {
     /// Adds the keys of a document, without values.
     pub fn insert(&mut self, namespace: &str, name: &str, keys: BTreeMap<String, KeySummary>) {
@@ -53,8 +60,12 @@ impl SecretSet {
     /// The number of values of each namespace's documents, and their size in bytes.
     pub(crate) fn uses(&self) -> impl Iterator<Item = (&str, u64, u64)> {
         self.all.iter().map(|(namespace, secrets)| {
-            let values = || secrets.values().flat_map(|secret| secret.keys.values());
-            (namespace.as_str(), values().count() as u64, values().map(|value| u64::from(value.bytes)).sum())
+            let sum = |(count, bytes), secret: &CheckedSecret| {
+                let (values, size) = secret.size();
+                (count + values, bytes + size)
+            };
+            let (values, bytes) = secrets.values().fold((0, 0), sum);
+            (namespace.as_str(), values, bytes)
         })
     }
 

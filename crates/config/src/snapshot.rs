@@ -3,10 +3,10 @@
 mod callees;
 mod weight;
 
-pub(crate) use self::weight::uses;
+pub(crate) use self::weight::{shares, uses};
 
 use crate::document::CalleeSelector;
-use crate::namespace::{NamespaceQuota, NamespaceUse, Namespaces};
+use crate::namespace::{NamespaceQuota, NamespaceUse, Namespaces, UseShare};
 use crate::permissions::{Fingerprint, Permissions};
 use crate::problem::{Origin, Problem};
 use crate::secrets::SecretSet;
@@ -44,6 +44,8 @@ pub struct Snapshot {
     pub(crate) modules: BTreeMap<ModuleHash, Arc<[u8]>>,
     pub(crate) secrets: SecretSet,
     pub(crate) warnings: Vec<Problem>,
+    /// Those that name functions of another namespace, with that namespace.
+    pub(crate) warnings_across: Vec<(String, Problem)>,
     pub(crate) translations: Vec<TranslationRow>,
 }
 
@@ -252,6 +254,12 @@ impl Snapshot {
         &self.warnings
     }
 
+    /// Warnings about documents of requests that name functions of another namespace, each with that
+    /// namespace: only for readers who may know it.
+    pub fn warnings_across(&self) -> &[(String, Problem)] {
+        &self.warnings_across
+    }
+
     /// The report of translated policies, field by field, in the order of the documents.
     pub fn translations(&self) -> &[TranslationRow] {
         &self.translations
@@ -398,6 +406,11 @@ impl Snapshot {
             namespaces.entry(name).or_default();
         }
         namespaces
+    }
+
+    /// The shares of a namespace's documents in its use.
+    pub fn shares(&self, namespace: &str) -> Vec<UseShare> {
+        shares(namespace, &self.functions, &self.policies, &self.secrets)
     }
 
     /// The bounds that nodes enforce. Documents of requests may not name files of nodes, and may

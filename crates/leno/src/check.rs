@@ -7,7 +7,7 @@ use crate::remote::{self, SelfContained, Server};
 use crate::screen::shown;
 use crate::table;
 use anyhow::Result;
-use leno_config::{Effort, Snapshot, TranslationRow};
+use leno_config::{Effort, Problem, Snapshot, TranslationRow};
 use leno_intake::Intake;
 use std::path::Path;
 use std::process::ExitCode;
@@ -44,7 +44,8 @@ pub(crate) fn run(path: &Path, strict: bool, reader: Reader, server: &Server) ->
     };
     match checked {
         Ok((read, snapshot)) => {
-            let mut warnings = snapshot.warnings().to_vec();
+            let across = snapshot.warnings_across().iter().map(|(_, warning)| warning);
+            let mut warnings: Vec<Problem> = snapshot.warnings().iter().chain(across).cloned().collect();
             if reader == Reader::Up {
                 warnings.extend(programs::doubts(&snapshot));
             }

@@ -30,11 +30,12 @@ pub(super) fn check_names(files: &[File]) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Compiles documents, and compares the use of namespaces with their quotas. `before` is the use
+/// Compiles documents, and compares the use of namespaces with their quotas. `documents`: those of
+/// `source`, in their order. `before` is the use
 /// that a namespace may have although it exceeds its quota.
 pub(super) fn compile(
     intake: &Intake,
-    documents: &Documents,
+    documents: &[&Document],
     source: impl Source,
     before: &Namespaces,
     effort: &Effort,
@@ -43,7 +44,7 @@ pub(super) fn compile(
     // This comes before functions get copies of the rules, which can be much larger than the
     // documents.
     let namespaces = Namespaces::of(documents, &snapshot);
-    namespaces.check(before)?;
+    namespaces.check(before, documents, &snapshot)?;
     Ok((snapshot, namespaces))
 }
 
@@ -63,7 +64,7 @@ pub fn check(intake: &Intake, files: &[File], stored: Option<SecretSet>) -> Resu
         }
         compile(
             intake,
-            &documents,
+            &ordered,
             UnstoredDocuments(&ordered, stored.clone()),
             &Namespaces::default(),
             &Effort::unbounded(),
@@ -71,7 +72,7 @@ pub fn check(intake: &Intake, files: &[File], stored: Option<SecretSet>) -> Resu
     };
     match checked() {
         Ok((snapshot, _)) => Ok(snapshot),
-        Err(ApiError::Problems(problems)) => Err(problems),
+        Err(ApiError::Problems(problems) | ApiError::Quota { problems, .. }) if !problems.is_empty() => Err(problems),
         Err(other) => Err(vec![Problem {
             file: "documents".into(),
             line: 0,

@@ -28,6 +28,8 @@ pub enum ApiError {
         namespace: String,
         /// The bound and the fix.
         reason: String,
+        /// The first documents beyond the bound.
+        problems: Vec<Problem>,
     },
     /// The control plane cannot deliver what the documents define.
     #[error(transparent)]
@@ -83,7 +85,9 @@ impl IntoResponse for ApiError {
         let status = self.status();
         let error = self.to_string();
         let (problems, leader) = match self {
-            Self::Problems(problems) => (problems.iter().map(Wrong::from).collect(), None),
+            Self::Problems(problems) | Self::Quota { problems, .. } => {
+                (problems.iter().map(Wrong::from).collect(), None)
+            }
             Self::NotLeader(leader) => (Vec::new(), leader),
             _ => (Vec::new(), None),
         };

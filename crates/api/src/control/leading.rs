@@ -176,7 +176,7 @@ impl Leading {
             "the stored documents are in force"
         );
         base.in_force = Some(Arc::new(definitions));
-        self.namespaces.store(Arc::new(Namespaces::of(&base.documents, &snapshot)));
+        self.namespaces.store(Arc::new(Namespaces::of(&ordered, &snapshot)));
         base.generation += 1;
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use super::error::ApiError;
 use super::types::{NamespaceStatus, NodeBounds, Share};
-use leno_config::{Document, DocumentId, NamespaceQuota, NamespaceUse, Snapshot};
+use leno_config::{Document, DocumentId, NamespaceQuota, NamespaceUse, Snapshot, UseShare};
 use leno_control::FunctionStatus;
 use leno_model::FunctionId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,25 +17,34 @@ pub(super) struct Namespaces {
 
 impl Namespaces {
     /// The namespaces of these documents, from which the snapshot was compiled.
-    pub(super) fn of(documents: &BTreeMap<DocumentId, Document>, snapshot: &Snapshot) -> Self {
+    pub(super) fn of(documents: &[&Document], snapshot: &Snapshot) -> Self {
         let mut uses: BTreeMap<&str, NamespaceUse> = snapshot.namespaces();
-        for (id, document) in documents.iter().filter(|(id, _)| !id.namespace.is_empty()) {
-            uses.entry(&id.namespace).or_default().document_bytes += document.text().len() as u64;
+        for document in documents.iter().filter(|document| !document.id().namespace.is_empty()) {
+            uses.entry(&document.id().namespace).or_default().document_bytes += document.text().len() as u64;
         }
         let with_quota = |(name, used): (&str, NamespaceUse)| (name.to_owned(), (used, snapshot.quota(name).clone()));
         Self { all: uses.into_iter().map(with_quota).collect(), secret_users: snapshot.secret_users() }
     }
 
-    /// Refuses a change after which a namespace exceeds its quota by more than `before`.
-    pub(super) fn check(&self, before: &Self) -> Result<(), ApiError> {
+    /// Refuses a change after which a namespace exceeds its quota by more than `before`. `documents`
+    /// and `snapshot`: those after the change.
+    pub(super) fn check(&self, before: &Self, documents: &[&Document], snapshot: &Snapshot) -> Result<(), ApiError> {
         let nothing = NamespaceUse::default();
         for (namespace, (used, quota)) in &self.all {
             let before = before.all.get(namespace).map_or(&nothing, |(used, _)| used);
-            if let Some(overrun) = used.overruns(quota, before).first() {
-                let fix = format!("remove some, or have `{}` of its NamespaceQuota document raised", overrun.field);
-                let reason = format!("the namespace {namespace}: {overrun}; {fix}");
-                return Err(ApiError::Quota { namespace: namespace.clone(), reason });
-            }
+            let Some(overrun) = used.overruns(quota, before).into_iter().next() else { continue };
+            let order: BTreeMap<_, _> = documents.iter().map(|document| document.id()).zip(0..).collect();
+            let of_namespace = documents.iter().filter(|document| document.id().namespace == *namespace);
+            let bytes = of_namespace.map(|document| UseShare {
+                documents: vec![document.id().clone()],
+                used: NamespaceUse { document_bytes: document.text().len() as u64, ..nothing },
+            });
+            let shares = snapshot.shares(namespace).into_iter().chain(bytes);
+            let place = |index: usize| documents[index].place();
+            let problems = overrun.problems(namespace, shares, |id| order.get(id).copied(), place);
+            let fix = format!("remove some, or have `{}` of its NamespaceQuota document raised", overrun.field);
+            let reason = format!("the namespace {namespace}: {overrun}; {fix}");
+            return Err(ApiError::Quota { namespace: namespace.clone(), reason, problems });
         }
         Ok(())
     }

@@ -46,6 +46,7 @@ mod wasm;
 pub(crate) use self::authentication::read as read_key_set;
 pub(crate) use self::process::words;
 use crate::document;
+use crate::document_id::DocumentId;
 use crate::effort::Effort;
 use crate::foreign::ForeignDocument;
 use crate::namespace::Namespaces;
@@ -115,6 +116,27 @@ pub struct Documents {
 }
 
 impl Documents {
+    /// The places of documents that are files and count for the quota of a namespace: problems
+    /// without text.
+    fn places(&self) -> BTreeMap<DocumentId, Problem> {
+        fn of<'a, T>(
+            kind: &'a str,
+            all: &'a [Arc<TypedDocument<T>>],
+            metadata: fn(&T) -> &document::Metadata,
+        ) -> impl Iterator<Item = (DocumentId, Problem)> + 'a {
+            all.iter().filter(|placed| placed.origin == Origin::File).map(move |placed| {
+                let document::Metadata { name, namespace, .. } = metadata(&placed.document);
+                (DocumentId::new(kind, namespace, name), placed.scope(&RefCell::default()).here())
+            })
+        }
+        of("Function", &self.functions, |it| &it.metadata)
+            .chain(of("Job", &self.jobs, |it| &it.metadata))
+            .chain(of("External", &self.externals, |it| &it.metadata))
+            .chain(of("Policy", &self.policies, |it| &it.metadata))
+            .chain(of("StoredSecret", &self.stored_secrets, |it| &it.metadata))
+            .collect()
+    }
+
     /// How many documents of each kind there are.
     pub(crate) fn counts(&self) -> [(&'static str, usize); 9] {
         [
@@ -259,12 +281,12 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     if problems.borrow().is_empty() {
         namespaces::within(documents, &functions, &policies, &secrets, &namespaces, problems);
     }
-    let warnings = if problems.borrow().is_empty() && !documents.effort.is_over() {
+    let (warnings, warnings_across) = if problems.borrow().is_empty() && !documents.effort.is_over() {
         let mut doubts = doubts.take();
         doubts.extend(stored_secret::exposed(&documents.stored_secrets));
         warnings::find(&mesh, documents, &policies, &functions, [&names, &jobs, &externals], doubts)
     } else {
-        Vec::new()
+        Default::default()
     };
     let (inputs, modules) = (inputs.into_inner(), modules.into_inner());
     let mesh_file = documents.meshes.first().map(|placed| placed.file.clone()).unwrap_or_default();
@@ -285,6 +307,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         modules,
         secrets,
         warnings,
+        warnings_across,
         translations: Vec::new(),
     }
 }

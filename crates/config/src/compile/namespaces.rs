@@ -2,15 +2,16 @@
 
 use super::{Documents, TypedDocument, fields, text};
 use crate::document::{self, NamespaceLimits};
+use crate::document_id::DocumentId;
 use crate::namespace::{NamespaceQuota, NamespaceUse, Namespaces};
-use crate::problem::{Origin, Problem, Scope};
+use crate::problem::{Problem, Scope};
 use crate::secrets::SecretSet;
 use crate::snapshot;
 use leno_model::FunctionId;
 use leno_model::Isolation;
 use leno_model::NamespaceBounds;
 use leno_model::size::Size;
-use std::cell::RefCell;
+use std::cell::{LazyCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::path::{Component, PathBuf};
@@ -94,21 +95,12 @@ pub(super) fn within(
     namespaces: &Namespaces,
     problems: &RefCell<Vec<Problem>>,
 ) {
+    let places = LazyCell::new(|| documents.places());
     for (namespace, used) in snapshot::uses(functions, policies, secrets) {
-        let last =
-            functions.iter().filter(|(id, _)| id.namespace == namespace).map(|(_, function)| function).next_back();
-        let last = last.filter(|function| function.origin == Origin::File).map(|function| function.place.clone());
-        let of_namespace = |placed: &&Arc<TypedDocument<document::StoredSecret>>| {
-            placed.origin == Origin::File && placed.document.metadata.namespace == namespace
-        };
-        let secret =
-            documents.stored_secrets.iter().rev().find(of_namespace).map(|placed| placed.scope(problems).here());
         for overrun in used.overruns(namespaces.of(namespace), &NamespaceUse::default()) {
-            let place = if overrun.field.starts_with("secret") { &secret } else { &last };
-            let Some(place) = place else { continue };
-            let fix = format!("remove some, or raise `{}` in the quota of the namespace", overrun.field);
-            let message = format!("the namespace `{namespace}`: {overrun}");
-            problems.borrow_mut().push(Problem { field: String::new(), message, fix, ..place.clone() });
+            let shares = snapshot::shares(namespace, functions, policies, secrets);
+            let order = |id: &DocumentId| places.get(id);
+            problems.borrow_mut().extend(overrun.problems(namespace, shares, order, Problem::clone));
         }
     }
 }

@@ -70,6 +70,37 @@ fn a_bound_refuses_growth_and_not_what_is_there() {
 }
 
 #[test]
+fn the_documents_beyond_a_bound_are_named_in_their_order() {
+    let places = |text: &str, fields: &str| -> Vec<(u32, String)> {
+        let text = format!("{text}---\n{}", quota(fields));
+        let found = crate::load_text(Path::new("mesh.yaml"), &text).unwrap_err();
+        found.into_iter().map(|problem| (problem.line, problem.message)).collect()
+    };
+    let lines =
+        |text: &str, fields: &str| -> Vec<u32> { places(text, fields).into_iter().map(|(line, _)| line).collect() };
+    // The function is on line 2, the job on line 7, the policy on line 12.
+    assert_eq!(lines(SHOP, "{functions: 1}"), [7]);
+    assert_eq!(lines(SHOP, "{instances: 4}"), [7], "3 and 2 instances");
+    assert_eq!(lines(SHOP, "{instances: 2}"), [2, 7], "the function alone exceeds it");
+    assert_eq!(lines(SHOP, "{cpu: 1}"), [7], "the largest instance is the job's");
+    assert_eq!(lines(SHOP, "{memory: 32Mi}"), [2], "and this one the function's");
+    assert_eq!(lines(SHOP, "{rules: 2}"), [12], "the policy comes after its function");
+    let late = SHOP.replace("functions: [shop]", "selector: {tier: web}");
+    let labelled = |name: &str| {
+        format!(
+            "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: {name}, namespace: a, labels: {{tier: web}}}}\n\
+             spec: {{command: [/bin/true], workingDirectory: /}}\n"
+        )
+    };
+    let late = format!("{late}{}{}", labelled("one"), labelled("two"));
+    assert_eq!(lines(&late, "{rules: 5}"), [22], "a function to which a policy before it applies");
+    let many = ["b", "c", "d", "e", "f"].map(labelled).concat();
+    let found = places(&format!("{SHOP}{many}"), "{functions: 2}");
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert!(found.iter().all(|(_, message)| message.contains("(5 documents exceed it)")), "{found:?}");
+}
+
+#[test]
 fn a_quota_counts_before_the_mesh_document_and_that_before_the_defaults() {
     let mesh = "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {name: m}\nspec: {namespaces: {pids: 10, openRequests: 20}}\n";
     let snapshot = from_files(&format!("{SHOP}---\n{mesh}---\n{}", quota("{pids: 8, engines: [wasm]}")));

@@ -2,9 +2,10 @@
 //! function gets its own copy of the rules that apply to it.
 
 use super::{Function, Policy};
-use crate::namespace::NamespaceUse;
+use crate::document_id::DocumentId;
+use crate::namespace::{NamespaceUse, UseShare};
 use crate::secrets::SecretSet;
-use leno_model::FunctionId;
+use leno_model::{FunctionId, Run};
 use std::collections::BTreeMap;
 
 /// Bytes of a rule, on average.
@@ -40,31 +41,74 @@ pub(crate) fn uses<'a>(
     let rules: Vec<u64> = policies.iter().map(Policy::rules).collect();
     let mut uses: BTreeMap<&str, NamespaceUse> = BTreeMap::new();
     for (id, function) in functions {
-        let applied = function.policies.iter().filter_map(|index| Some((policies.get(*index)?, rules.get(*index)?)));
-        // Rules about callees name each callee.
-        let named = |policy: &Policy| {
-            let allowed = policy.callee_rules.as_ref().map_or(0, |rules| rules.allow.len());
-            (allowed as u64).saturating_mul(function.callees.len() as u64)
-        };
-        let rules = applied.map(|(policy, rules)| rules.saturating_add(named(policy)));
-        let rules = rules.fold(0, u64::saturating_add);
         let used = uses.entry(&id.namespace).or_default();
-        let declared = &function.plan.declared;
-        if declared.is_empty() {
-            used.add(&function.run, function.scale.min, rules);
-        }
-        for (index, one) in declared.iter().enumerate() {
-            // Instances of a revision without requests do not run.
-            let runs = function.plan.traffic.iter().any(|target| target.name.as_ref() == Some(&one.name));
-            let min = if runs { one.template.scale.min } else { 0 };
-            used.add(&one.template.run, min, if index == 0 { rules } else { 0 });
-        }
+        used.add(&function.own_use());
+        used.rules = function.rules(policies, &rules).map(|(_, rules)| rules).fold(used.rules, u64::saturating_add);
     }
     for (namespace, values, bytes) in secrets.uses() {
         let used = uses.entry(namespace).or_default();
         (used.secrets, used.secret_bytes) = (values, bytes);
     }
     uses
+}
+
+/// The shares of the documents of one namespace in its use.
+pub(crate) fn shares(
+    namespace: &str,
+    functions: &BTreeMap<FunctionId, Function>,
+    policies: &[Policy],
+    secrets: &SecretSet,
+) -> Vec<UseShare> {
+    let rules: Vec<u64> = policies.iter().map(Policy::rules).collect();
+    let mut shares = Vec::new();
+    for (FunctionId { name, .. }, function) in functions.iter().filter(|(id, _)| id.namespace == namespace) {
+        let kind = match function.run {
+            Run::Job(_) => "Job",
+            Run::Egress(_) => "External",
+            Run::Command(_) | Run::External(_) | Run::Wasm(_) => "Function",
+        };
+        let document = DocumentId::new(kind, namespace, name);
+        shares.push(UseShare { documents: vec![document.clone()], used: function.own_use() });
+        for (policy, rules) in function.rules(policies, &rules) {
+            let documents = vec![document.clone(), DocumentId::new("Policy", &policy.namespace, &policy.name)];
+            shares.push(UseShare { documents, used: NamespaceUse { rules, ..NamespaceUse::default() } });
+        }
+    }
+    for (name, secret) in secrets.of(namespace) {
+        let (secrets, secret_bytes) = secret.size();
+        let used = NamespaceUse { secrets, secret_bytes, ..NamespaceUse::default() };
+        shares.push(UseShare { documents: vec![DocumentId::new("StoredSecret", namespace, name)], used });
+    }
+    shares
+}
+
+impl Function {
+    /// Its use without the rules of policies.
+    fn own_use(&self) -> NamespaceUse {
+        let declared = &self.plan.declared;
+        if declared.is_empty() {
+            return NamespaceUse::of_run(&self.run, self.scale.min);
+        }
+        let mut used = NamespaceUse::default();
+        for one in declared {
+            // Instances of a revision without requests do not run.
+            let runs = self.plan.traffic.iter().any(|target| target.name.as_ref() == Some(&one.name));
+            used.add(&NamespaceUse::of_run(&one.template.run, if runs { one.template.scale.min } else { 0 }));
+        }
+        used
+    }
+
+    /// The policies that apply to it, and the number of rules that each adds. `rules`: those of each
+    /// policy for a function without callees.
+    fn rules<'a>(&self, policies: &'a [Policy], rules: &[u64]) -> impl Iterator<Item = (&'a Policy, u64)> {
+        self.policies.iter().filter_map(|index| {
+            let policy = policies.get(*index)?;
+            // Rules about callees name each callee.
+            let allowed = policy.callee_rules.as_ref().map_or(0, |rules| rules.allow.len());
+            let named = (allowed as u64).saturating_mul(self.callees.len() as u64);
+            Some((policy, rules.get(*index)?.saturating_add(named)))
+        })
+    }
 }
 
 impl Policy {

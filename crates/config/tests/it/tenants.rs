@@ -228,6 +228,31 @@ fn quota(egress: &str) -> String {
 }
 
 #[test]
+fn a_callee_of_another_namespace_that_admits_others_only_is_told_to_those_who_may_know_it() {
+    let admitting = |who: &str| {
+        format!(
+            "{API}kind: Policy\nmetadata: {{name: p, namespace: b}}\n\
+             spec: {{functions: [stock], authorization: {{rules: [{{name: r, from: [{{identities: [{who}]}}]}}]}}}}\n"
+        )
+    };
+    let texts = |policy: String| {
+        let caller = function("shop", "a", ", callees: [b/stock]");
+        [caller, function("stock", "b", ""), function("other", "b", ", callees: [stock]"), policy]
+    };
+    let snapshot = |policy: String| {
+        let texts = texts(policy);
+        compiled(&texts.each_ref().map(String::as_str)).unwrap_or_else(|problems| panic!("{:?}", words(&problems)))
+    };
+    let refused = snapshot(admitting("b/other"));
+    let [(namespace, warning)] = refused.warnings_across() else { panic!("{:?}", refused.warnings_across()) };
+    assert_eq!((namespace.as_str(), warning.field.as_str()), ("b", "spec.callees[0]"));
+    assert!(warning.message.contains("calls of `a/shop` to `b/stock` are refused with 403"), "{warning}");
+    let told = words(refused.warnings());
+    assert!(!told.iter().any(|warning| warning.contains("refused")), "a tenant must not learn it: {told:?}");
+    assert_eq!(snapshot(admitting("b/other, a/shop")).warnings_across(), []);
+}
+
+#[test]
 fn requests_lead_nodes_to_no_metadata_service_that_the_quota_does_not_list() {
     for address in METADATA {
         let mut documents = vec![

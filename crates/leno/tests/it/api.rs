@@ -436,7 +436,16 @@ fn a_namespace_gets_no_more_than_its_quota_and_sees_how_much_that_is() {
     assert_eq!(change(&tenant, &scaled("one", 6), &[]).0, 200);
     assert_eq!(change(&tenant, &scaled("two", 5), &[]).0, 403, "11 instances of all functions together");
     assert_eq!(change(&tenant, &scaled("two", 4), &[]).0, 200);
-    assert_eq!(change(&tenant, &function("three", "a"), &[]).0, 403, "the third function of two");
+    // The third function of two. It is named by its place in the request.
+    let (status, refusal) = change(&tenant, &format!("{}---\n{}", scaled("two", 4), function("three", "a")), &[]);
+    let problems = refusal["problems"].as_array().unwrap_or_else(|| panic!("{refusal}"));
+    let lines = scaled("two", 4).lines().count() as u64 + 1;
+    assert_eq!((status, problems.len()), (403, 1), "{refusal}");
+    assert_eq!((&problems[0]["file"], problems[0]["line"].as_u64()), (&json!("x"), Some(lines + 1)), "{refusal}");
+    control.write("three.yaml", &function("three", "a"));
+    let refused = control.leno(&["apply", "-f", "three.yaml"]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(told.contains("three.yaml:1:1: the namespace `a`: its documents need 3 of `functions`"), "{told}");
     let long = format!("{}# {}\n", scaled("two", 4), "x".repeat(1024));
     let (status, refusal) = change(&tenant, &long, &[]);
     assert!(status == 403 && refusal["error"].as_str().unwrap().contains("`documentBytes`"), "{refusal}");

@@ -405,3 +405,31 @@ fn a_tenant_names_a_metadata_service_only_where_the_operator_lists_it() {
         assert_eq!(status, 200, "{answer}");
     }
 }
+
+#[test]
+fn a_callee_that_admits_only_others_is_told_to_tokens_that_may_know_it() {
+    let control = control();
+    let calling = |name: &str, namespace: &str, callees: &str| {
+        function(name, namespace).replace("spec: {", &format!("spec: {{callees: [{callees}], "))
+    };
+    let rules = "apiVersion: leno.dev/v1alpha1\nkind: Policy\nmetadata: {name: stock, namespace: b}\n\
+                 spec: {functions: [stock], authorization: {rules: [{name: r, from: [{identities: [other]}]}]}}\n";
+    control.apply(&[function("stock", "b"), calling("other", "b", "stock"), rules.to_owned()].join("---\n"));
+    let warned = |token: &str| {
+        let (status, answer) = dry_run(&control, token, &calling("shop", "a", "b/stock"));
+        assert_eq!(status, 200, "{answer}");
+        answer["warnings"].to_string().contains("calls of `a/shop` to `b/stock` are refused with 403")
+    };
+    assert!(!warned(&token(&control, "editor", &["a"])), "the rules of b are nothing that a token for a may know");
+    assert!(warned(&token(&control, "editor", &["a", "b"])));
+    assert!(warned(&control.token()));
+    let applied = control.apply(&calling("shop", "a", "b/stock"));
+    let told = String::from_utf8_lossy(&applied.stderr).into_owned();
+    assert!(told.contains("`stock/authorization/r`"), "{told}");
+    // The same from the documents alone.
+    let all = [calling("shop", "a", "b/stock"), function("stock", "b"), calling("other", "b", "stock"), rules.into()];
+    control.write("all.yaml", &all.join("---\n"));
+    let checked = control.leno(&["check", "all.yaml", "--for", "control"]);
+    let told = String::from_utf8_lossy(&checked.stderr).into_owned();
+    assert!(told.contains("calls of `a/shop` to `b/stock` are refused with 403"), "{told}");
+}

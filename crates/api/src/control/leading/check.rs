@@ -96,9 +96,9 @@ impl Leading {
             given(service, base, caller, request)?;
         let ordered = in_order(&documents, &order, &service.state().entries.documents);
         let before = self.namespaces.load();
-        let (snapshot, namespaces) = documents::compile(&self.intake, &documents, &ordered[..], &before, effort)?;
+        let (snapshot, namespaces) = documents::compile(&self.intake, &ordered, &ordered[..], &before, effort)?;
         let files = files(service, request)?;
-        let warnings = warnings(&snapshot, &files, base.in_force.as_deref());
+        let warnings = warnings(&snapshot, caller, &files, base.in_force.as_deref());
         let answer = ChangeAnswer {
             revision: None,
             documents: changed(service, request, &actions),
@@ -279,6 +279,12 @@ fn given(
 impl ApiError {
     /// Hides names, and problems of stored documents, that a caller may not read.
     pub(super) fn without_what_is_hidden(self, caller: &Caller, files: &BTreeSet<String>) -> Self {
+        let shown = |problem: &Problem| {
+            let file = problem.file.to_string_lossy();
+            let namespace =
+                file.split_once(' ').and_then(|(_, name)| name.split_once('/')).map(|(namespace, _)| namespace);
+            files.contains(&*file) || namespace.is_some_and(|namespace| caller.namespaces.contains(namespace))
+        };
         let problems = match self {
             Self::Problems(problems) if caller.is_everywhere() => return Self::Problems(few(problems)),
             Self::Problems(problems) => problems,
@@ -288,13 +294,11 @@ impl ApiError {
             Self::Quota { namespace, .. } if !caller.may_know_namespace(&namespace) => {
                 return Self::Forbidden("another namespace exceeds its quota; ask an operator".to_owned());
             }
+            Self::Quota { namespace, reason, mut problems } => {
+                problems.retain(|problem| caller.is_everywhere() || shown(problem));
+                return Self::Quota { namespace, reason, problems };
+            }
             other => return other,
-        };
-        let shown = |problem: &Problem| {
-            let file = problem.file.to_string_lossy();
-            let namespace =
-                file.split_once(' ').and_then(|(_, name)| name.split_once('/')).map(|(namespace, _)| namespace);
-            files.contains(&*file) || namespace.is_some_and(|namespace| caller.namespaces.contains(namespace))
         };
         let (mut shown, hidden): (Vec<_>, Vec<_>) = problems.into_iter().partition(shown);
         if !hidden.is_empty() {
@@ -330,10 +334,16 @@ fn few(mut problems: Vec<Problem>) -> Vec<Problem> {
 }
 
 /// Warnings about documents of the request, and about fields that nodes read only at their start.
-fn warnings(snapshot: &Snapshot, files: &BTreeSet<String>, in_force: Option<&Definitions>) -> Vec<Wrong> {
+fn warnings(
+    snapshot: &Snapshot,
+    caller: &Caller,
+    files: &BTreeSet<String>,
+    in_force: Option<&Definitions>,
+) -> Vec<Wrong> {
     let of_request = |problem: &&Problem| files.contains(&*problem.file.to_string_lossy());
-    let mut warnings: Vec<Wrong> =
-        snapshot.warnings().iter().filter(of_request).take(MAX_PROBLEMS).map(Wrong::from).collect();
+    let across = snapshot.warnings_across().iter().filter(|(namespace, _)| caller.may_know_namespace(namespace));
+    let all = snapshot.warnings().iter().chain(across.map(|(_, warning)| warning));
+    let mut warnings: Vec<Wrong> = all.filter(of_request).take(MAX_PROBLEMS).map(Wrong::from).collect();
     if let Some(in_force) = in_force {
         for field in in_force.mesh.fixed_at_start(snapshot.mesh_config()) {
             let message = "each node takes this up when it is started again";

@@ -40,10 +40,13 @@ struct Mesh<'a> {
     /// The number of values that may still be compared.
     budget: Cell<u64>,
     found: RefCell<Vec<Problem>>,
+    /// Warnings that name functions of another namespace, with that namespace.
+    across: RefCell<Vec<(String, Problem)>>,
 }
 
 /// Looks for all such cases, and adds them to the warnings of the compilation. The result is
-/// ordered by file and line.
+/// ordered by file and line. The second list has the warnings about documents of requests that name
+/// functions of another namespace, each with that namespace.
 pub(super) fn find(
     config: &MeshConfig,
     documents: &Documents,
@@ -51,7 +54,7 @@ pub(super) fn find(
     functions: &BTreeMap<FunctionId, Function>,
     [names, jobs, externals]: [&BTreeMap<FunctionId, usize>; 3],
     doubts: Vec<Problem>,
-) -> Vec<Problem> {
+) -> (Vec<Problem>, Vec<(String, Problem)>) {
     let mut of_policy = vec![Vec::new(); policies.len()];
     let mut callers: BTreeMap<&FunctionId, Vec<&FunctionId>> = BTreeMap::new();
     let mut exposed: BTreeMap<&str, Vec<(&str, &FunctionId)>> = BTreeMap::new();
@@ -83,6 +86,7 @@ pub(super) fn find(
         callers,
         budget,
         found,
+        across: RefCell::default(),
     };
     for (index, placed) in documents.policies.iter().enumerate().take_while(|_| !documents.effort.is_over()) {
         mesh.policy(index, placed);
@@ -110,7 +114,7 @@ pub(super) fn find(
     let mut found = mesh.found.into_inner();
     found.sort();
     found.dedup();
-    found
+    (found, mesh.across.into_inner())
 }
 
 impl<'a> Mesh<'a> {

@@ -2,7 +2,7 @@
 //! rule that this module does not report may admit nothing all the same.
 
 use super::{Mesh, covers, some};
-use crate::problem::{Origin, Scope};
+use crate::problem::{MAX_PROBLEMS, Origin, Problem, Scope};
 use crate::snapshot::Function;
 use leno_model::{EgressPort, EgressProtocol, Expose, FunctionId, Run, SpiffeId};
 use leno_policy::matching;
@@ -232,10 +232,6 @@ impl<'m> Mesh<'m> {
             if self.admits(callee, called, Caller::Function(id)) {
                 continue;
             }
-            if root.origin() == Origin::Request && callee.namespace != id.namespace {
-                // A tenant must not learn the functions of other namespaces, or the callers that they admit.
-                continue;
-            }
             if !self.reaching(callee, called).any(|caller| self.admits(callee, called, caller)) {
                 // The callee has a warning about all its callers.
                 continue;
@@ -264,7 +260,16 @@ impl<'m> Mesh<'m> {
                     format!("see `{}` ({place})", rule.name),
                 ),
             };
-            scope.problem(message, fix);
+            // A tenant must not learn the functions of other namespaces, or the callers that they
+            // admit.
+            match root.origin() == Origin::Request && callee.namespace != id.namespace {
+                true if self.across.borrow().len() < MAX_PROBLEMS => {
+                    let warning = Problem { message, fix, ..scope.here() };
+                    self.across.borrow_mut().push((callee.namespace.clone(), warning));
+                }
+                true => {}
+                false => scope.problem(message, fix),
+            }
         }
     }
 

@@ -1,0 +1,52 @@
+//! Names of documents.
+
+use crate::foreign::ForeignKind;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The name of a document. It is unique in a mesh.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DocumentId {
+    /// As the document writes it, for example `Function`.
+    pub kind: String,
+    /// Empty for documents of the whole mesh: `Mesh`, `NamespaceQuota` and `CiliumClusterwideNetworkPolicy`.
+    pub namespace: String,
+    /// As the document writes it.
+    pub name: String,
+}
+
+impl DocumentId {
+    /// The kinds that a document may be of.
+    pub const KINDS: [&str; 11] = [
+        "Mesh",
+        "Function",
+        "Job",
+        "External",
+        "Chain",
+        "Policy",
+        "StoredSecret",
+        "NamespaceQuota",
+        ForeignKind::NAMES[0],
+        ForeignKind::NAMES[1],
+        ForeignKind::NAMES[2],
+    ];
+
+    /// The name of a document of this kind.
+    pub(crate) fn new(kind: &str, namespace: &str, name: &str) -> Self {
+        Self { kind: kind.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    /// Whether documents of a kind belong to the whole mesh and to no namespace.
+    pub fn is_of_the_mesh(kind: &str) -> bool {
+        ["Mesh", "NamespaceQuota", ForeignKind::NAMES[1]].contains(&kind)
+    }
+}
+
+impl fmt::Display for DocumentId {
+    /// `Function demo/shop`, `Mesh main`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, namespace, name } = self;
+        if namespace.is_empty() { write!(f, "{kind} {name}") } else { write!(f, "{kind} {namespace}/{name}") }
+    }
+}
