@@ -125,8 +125,8 @@ fn print(findings: &[Finding], format: Format) {
     for (line, finding) in lines.zip(findings) {
         let painted = match finding.state {
             State::Ok => line,
-            State::Limited => colour::warning(&line),
-            State::Failed => colour::error(&line),
+            State::Limited => colour::warning(line),
+            State::Failed => colour::error(line),
         };
         println!("{painted}");
         if let Some(fix) = &finding.fix {

@@ -1,5 +1,6 @@
 //! Rows of a listing, printed in the format that the user chooses.
 
+use crate::colour;
 use crate::screen::{shown_all, shown_json};
 use crate::table::{self, Column, Show};
 use anyhow::Result;
@@ -38,7 +39,12 @@ pub(crate) fn print_rows(columns: &[Column], rows: &[&Value], form: Form, headin
     let headings = headings.then(|| columns.iter().map(|(heading, ..)| (*heading).to_owned()).collect::<Vec<_>>());
     let now = Timestamp::now();
     let cells = rows.iter().map(|row| table::cells(&columns, row, now));
-    table::print(&headings.into_iter().chain(cells).collect::<Vec<_>>());
+    let has_headings = headings.is_some();
+    let mut lines = table::lines(&headings.into_iter().chain(cells).collect::<Vec<_>>()).into_iter();
+    if has_headings {
+        println!("{}", lines.next().unwrap_or_default());
+    }
+    lines.zip(rows).for_each(|(line, row)| println!("{}", colour::by_state(line, row)));
     Ok(())
 }
 

@@ -2,13 +2,13 @@
 
 use crate::NodeAddress;
 use crate::client::Source;
+use crate::colour;
 use crate::output::Format;
 use crate::remote::{self, Server};
 use crate::screen::{shown, shown_json};
 use anyhow::{Context, Result, ensure};
 use leno_telemetry::flows::{Flow, Flows};
 use std::fmt::Write;
-use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ pub(crate) fn run((node, server): (&NodeAddress, &Server), filter: &Filter, prin
             if printing.format.is_json() {
                 println!("{}", shown_json(&serde_json::to_string(flow)?));
             } else {
-                println!("{}", line(flow, io::stdout().is_terminal()));
+                println!("{}", line(flow));
             }
         }
         if printing.last.is_some() {
@@ -161,15 +161,12 @@ fn concerns(flow: &Flow, function: &str) -> bool {
 }
 
 /// A flow as one line.
-fn line(flow: &Flow, colour: bool) -> String {
-    let (begin, end) = match (&*flow.verdict, colour) {
-        (_, false) => ("", ""),
-        ("allow", true) => ("\x1b[32m", "\x1b[0m"),
-        (_, true) => ("\x1b[31m", "\x1b[0m"),
-    };
+fn line(flow: &Flow) -> String {
+    let verdict = format!("{:<5}", flow.verdict);
+    let verdict = if flow.verdict == "allow" { colour::good(verdict) } else { colour::error(verdict) };
     let source = flow.source.rsplit_once("/ns/").map_or_else(|| flow.source.clone(), |(_, it)| it.replace("/sa/", "/"));
     let node = if flow.node.is_empty() { String::new() } else { format!("{} ", shown(&flow.node)) };
-    let mut line = format!("{node}{} {begin}{:<5}{end} {:<11} {}", flow.time, flow.verdict, flow.kind, shown(&source));
+    let mut line = format!("{node}{} {verdict} {:<11} {}", flow.time, flow.kind, shown(&source));
     // Writing to a string does not fail.
     let _ = match (&flow.target, &*flow.kind) {
         (Some(target), _) => write!(line, " -> {}", shown(target)),
@@ -260,7 +257,7 @@ mod tests {
     fn nothing_of_a_flow_acts_on_a_terminal() {
         let mut flow = flow("a/b\x1b[2J-1", None);
         flow.request_id = "4bf92f\x1b[2J".to_owned();
-        let told = line(&flow, false);
+        let told = line(&flow);
         assert!(!told.contains('\x1b') && told.ends_with(r" id=4bf92f\u{1b}[2J"), "{told}");
     }
 }

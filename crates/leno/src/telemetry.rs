@@ -1,16 +1,16 @@
 //! The log of `leno`, and the text of decisions.
 
+use crate::colour;
 use crate::screen::Log;
 use leno_telemetry::ring::Explanation;
 use std::fmt::Write;
-use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 /// Writes the log to standard error. `LENO_LOG` filters it (`debug`, `leno_proxy=trace`, …); the
 /// default is `info`.
 pub(crate) fn start() {
     let filter = EnvFilter::try_from_env("LENO_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let coloured = std::io::stderr().is_terminal();
+    let coloured = colour::are_wanted(&std::io::stderr());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_target(false)

@@ -96,3 +96,20 @@ fn the_keyboard_leads_from_functions_to_calls_and_back_and_the_screen_is_restore
     let screen = top.screen.lock().unwrap();
     assert!(!screen.screen().alternate_screen() && !screen.screen().hide_cursor(), "{}", screen.screen().contents());
 }
+
+#[test]
+fn listings_and_refusals_are_in_colour_on_terminals_unless_no_color_is_set() {
+    let mesh = Mesh::start(&echo_function("echo", "  expose: [{hosts: [\"*\"], path: /}]"));
+    assert_eq!(mesh.get("/hello").status, 403);
+    let observed = |no_color: &str| {
+        let admin = mesh.socket();
+        let command = format!("{} observe --last 5 --admin unix:{}", leno_program().display(), admin.display());
+        let mut script = Command::new("script");
+        script.args(["-q", "-e", "-c", &command, "/dev/null"]).env("TERM", "xterm").env("NO_COLOR", no_color);
+        String::from_utf8(script.stdin(Stdio::null()).output().unwrap().stdout).unwrap()
+    };
+    let coloured = observed("");
+    assert!(coloured.contains("\x1b[31mdeny \x1b[0m"), "{coloured:?}");
+    let plain = observed("1");
+    assert!(plain.contains(" deny ") && !plain.contains('\x1b'), "{plain:?}");
+}
