@@ -16,6 +16,7 @@ import { RequestsView } from "./requests/tail";
 import { link, place } from "./router";
 import { SignIn } from "./sign-in";
 import { Freshness } from "./freshness";
+import { visible } from "./text/safe";
 import { theme } from "./theme";
 
 const VIEWS = [
@@ -40,7 +41,7 @@ export function App() {
   const path = place.value.segments.slice(0, 3).join("/");
   useEffect(() => {
     const title = VIEWS.find(([key]) => key === view)?.[1] ?? "Leno";
-    document.title = mesh.value ? `${title} · ${mesh.value.name} · Leno` : `${title} · Leno`;
+    document.title = mesh.value ? `${title} · ${visible(mesh.value.name, 60)} · Leno` : `${title} · Leno`;
   }, [view, mesh.value]);
   // Another view begins at its heading, for those who hear the page.
   useEffect(() => {

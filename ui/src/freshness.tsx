@@ -3,6 +3,7 @@ import { heardAt, problem, streamState } from "./api/stream";
 import { Badge, type Tone } from "./parts/badge";
 import { Text } from "./parts/text";
 import { clock } from "./text/format";
+import { visible } from "./text/safe";
 
 /** Without an event for this time, the page is behind, in milliseconds. */
 const BEHIND = 15_000;
@@ -28,8 +29,8 @@ export function Freshness() {
       </span>
       {heard !== null && (tone !== "good" || isBehind) && <span class="note">as of {clock(heard / 1000, false)}</span>}
       {problem.value && (
-        <span class="note">
-          <Text most={200}>{problem.value}</Text>
+        <span class="note why" title={visible(problem.value, 500)}>
+          <Text most={120}>{problem.value}</Text>
         </span>
       )}
     </span>

@@ -81,8 +81,13 @@ export function startStream(): void {
       failures += 1;
       timer = window.setTimeout(() => void again(url), pause(failures));
     };
-    opened.addEventListener("problem", (message: MessageEvent<string>) => {
+    opened.addEventListener("failure", (message: MessageEvent<string>) => {
       problem.value = errorOf(message.data);
+    });
+    // The session is over; the answer tells how to begin another one.
+    opened.addEventListener("ended", () => {
+      close();
+      get("api/mesh").catch(() => undefined);
     });
     for (const event of ["graph", "flows", "alerts", "logs"]) {
       opened.addEventListener(event, (message) => deliver(event, message));

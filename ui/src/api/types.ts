@@ -306,7 +306,7 @@ export interface FunctionAnswer {
   function: FunctionRow | null;
   instances: InstanceRow[] | null;
   revisions: RevisionRow[] | null;
-  policies: FunctionPolicies | null;
+  policies: FunctionPolicies | FunctionPolicies[] | null;
   limits: LimitRow[] | null;
   certificate: IdentityRow | null;
   document: string | null;
@@ -314,12 +314,20 @@ export interface FunctionAnswer {
   missing?: string[];
 }
 
-/** What is left of a limit, or a circuit breaker. */
+/** `api::limits::LimitUse`: the use of a limit, of a circuit breaker, or an ejected endpoint. */
 export interface LimitRow {
   node?: string;
+  function: string;
   kind: string;
   name: string;
-  [field: string]: unknown;
+  callee?: string;
+  key?: string;
+  used: number;
+  of: number | null;
+  state: string;
+  detail?: string;
+  since?: number;
+  until?: number;
 }
 
 export interface NodeRow {
@@ -339,7 +347,7 @@ export interface NodeRow {
   rejected?: number | null;
   refused?: number | null;
   certificate_expires?: number | null;
-  overdue?: boolean | null;
+  overdue?: boolean | number | null;
 }
 
 export interface JobRow {

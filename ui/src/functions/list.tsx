@@ -45,6 +45,7 @@ export function FunctionsView() {
 
 function Functions({ rows, traffic }: { rows: FunctionRow[]; traffic: ReadonlyMap<string, GraphNode> }) {
   const of = (row: FunctionRow) => traffic.get(row.function);
+  const window = graph.value?.window ?? 60;
   return (
     <Table
       caption="Functions"
@@ -64,14 +65,14 @@ function Functions({ rows, traffic }: { rows: FunctionRow[]; traffic: ReadonlyMa
           name: "Requests",
           figures: true,
           by: (row) => of(row)?.rate ?? 0,
-          cell: (row) => rate(of(row)?.rate ?? 0, 60),
+          cell: (row) => rate(of(row)?.rate ?? 0, window),
         },
         { name: "Success", figures: true, by: (row) => of(row)?.success, cell: (row) => percent(of(row)?.success) },
         {
           name: "Denied",
           figures: true,
           by: (row) => of(row)?.denied ?? 0,
-          cell: (row) => ((of(row)?.denied ?? 0) > 0 ? rate(of(row)?.denied ?? 0, 60) : "–"),
+          cell: (row) => ((of(row)?.denied ?? 0) > 0 ? rate(of(row)?.denied ?? 0, window) : "–"),
         },
         { name: "p99", figures: true, by: (row) => of(row)?.p99, cell: (row) => duration(of(row)?.p99) },
         {

@@ -4,7 +4,7 @@ import type { LogLine } from "../api/types";
 import { Input, Toggle } from "../parts/field";
 import { Text } from "../parts/text";
 import { clock } from "../text/format";
-import { bounded } from "../text/safe";
+import { bounded, visible } from "../text/safe";
 
 /** Lines that the page keeps. */
 const KEPT = 1000;
@@ -57,7 +57,7 @@ export function Logs({ name }: { name: string }) {
           <div key={line.key} class={line.stream === "stderr" ? "log-line stderr" : "log-line"}>
             <time>{clock(line.time)}</time>
             <span class="note">
-              {line.node ? `${line.node.slice(0, 40)} ` : ""}
+              {line.node ? `${visible(line.node, 40)} ` : ""}
               {line.instance}
             </span>
             <Text most={512}>{line.text}</Text>

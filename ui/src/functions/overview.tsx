@@ -4,7 +4,7 @@ import { Badge, State } from "../parts/badge";
 import { Fact, Facts, Section } from "../parts/page";
 import { Table } from "../parts/table";
 import { Name, Text } from "../parts/text";
-import { duration, moment, percent, rate, relative } from "../text/format";
+import { duration, moment, percent, period, rate, relative } from "../text/format";
 import { Limits } from "./limits";
 import { Revisions } from "./revisions";
 import { stateOf } from "./state";
@@ -12,6 +12,7 @@ import { stateOf } from "./state";
 export function Overview({ name, data }: { name: string; data: FunctionAnswer }) {
   const row = data.function;
   const traffic = graph.value?.nodes.find((node) => node.name === name);
+  const window = graph.value?.window ?? 60;
   const exposed = Array.isArray(row?.exposed) ? row.exposed.join(", ") : row?.exposed ? "yes" : "";
   const audited = Array.isArray(row?.audited) ? row.audited.length > 0 : row?.audited === true;
   return (
@@ -41,12 +42,12 @@ export function Overview({ name, data }: { name: string; data: FunctionAnswer })
           </Facts>
         </Section>
         <div>
-          <Section title="Requests, last minute">
+          <Section title={`Requests, ${period(window)}`}>
             <Facts>
-              <Fact name="Requests">{rate(traffic?.rate ?? 0, 60)}</Fact>
+              <Fact name="Requests">{rate(traffic?.rate ?? 0, window)}</Fact>
               <Fact name="Success">{percent(traffic?.success)}</Fact>
-              <Fact name="Denied">{rate(traffic?.denied ?? 0, 60)}</Fact>
-              <Fact name="Failed">{rate(traffic?.failed ?? 0, 60)}</Fact>
+              <Fact name="Denied">{rate(traffic?.denied ?? 0, window)}</Fact>
+              <Fact name="Failed">{rate(traffic?.failed ?? 0, window)}</Fact>
               <Fact name="p50">{duration(traffic?.p50)}</Fact>
               <Fact name="p99">{duration(traffic?.p99)}</Fact>
             </Facts>
@@ -84,24 +85,24 @@ export function Overview({ name, data }: { name: string; data: FunctionAnswer })
   );
 }
 
-/** A certificate that ends within this time is near its end, in seconds. */
-const NEAR = 2 * 3600;
+/** A renewal that is late by this time has failed at least once, in seconds. */
+const LATE = 60;
 
 function Certificate({ certificate }: Pick<FunctionAnswer, "certificate">) {
   if (!certificate) return null;
-  const left = certificate.not_after - Date.now() / 1000;
-  const isOverdue = certificate.renew_at !== undefined && certificate.renew_at * 1000 < Date.now() - 60_000;
+  const now = Date.now() / 1000;
+  const isLate = certificate.renew_at !== undefined && certificate.renew_at + LATE < now;
+  const [tone, state] =
+    certificate.not_after < now
+      ? (["bad", "expired"] as const)
+      : isLate
+        ? (["warning", "renewal is late"] as const)
+        : (["good", "valid"] as const);
   return (
     <Section title="Certificate">
       <Facts>
         <Fact name="State">
-          {left < 0 ? (
-            <Badge tone="bad">expired</Badge>
-          ) : isOverdue || left < NEAR / 4 ? (
-            <Badge tone="warning">renewal is due</Badge>
-          ) : (
-            <Badge tone="good">valid</Badge>
-          )}
+          <Badge tone={tone}>{state}</Badge>
         </Fact>
         <Fact name="Ends">{`${relative(certificate.not_after)}, ${moment(certificate.not_after)}`}</Fact>
         <Fact name="Renewal">{certificate.renew_at && relative(certificate.renew_at)}</Fact>
@@ -117,7 +118,7 @@ function Instances({ rows }: { rows: InstanceRow[] }) {
       caption="Instances"
       rows={rows}
       id={(row) => `${row.node ?? ""} ${row.instance ?? row.state}`}
-      empty="No instances: the first request that is allowed starts one."
+      empty="No instances now."
       columns={[
         { name: "Instance", cell: (row) => <Text most={80}>{row.instance ?? "none yet"}</Text> },
         { name: "State", by: (row) => row.state, cell: (row) => <State>{row.state}</State> },

@@ -37,7 +37,7 @@ export function Shares({ revisions }: { revisions: readonly RevisionRow[] }) {
 export function Revisions({ revisions }: { revisions: readonly RevisionRow[] }) {
   return (
     <>
-      <Shares revisions={revisions} />
+      {revisions.length > 1 && <Shares revisions={revisions} />}
       <Table
         caption="Revisions"
         rows={[...revisions].reverse()}

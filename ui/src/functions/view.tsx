@@ -59,13 +59,10 @@ function Tab({ tab, name, answer }: { tab: string; name: string; answer: Resourc
 }
 
 function Part({ tab, name, data }: { tab: string; name: string; data: FunctionAnswer }) {
+  const policies = Array.isArray(data.policies) ? data.policies[0] : data.policies;
   switch (tab) {
     case "policies":
-      return data.policies ? (
-        <Policies policies={data.policies} />
-      ) : (
-        <p class="empty">The mesh tells no policies of it.</p>
-      );
+      return policies ? <Policies policies={policies} /> : <p class="empty">The mesh tells no policies of it.</p>;
     case "events":
       return <Events rows={newestFirst(data.events ?? [])} />;
     case "document":

@@ -47,20 +47,60 @@ export function edgeKey(source: string, target: string): string {
   return JSON.stringify([source, target]);
 }
 
-/** Above this number of nodes, one direction is tried. */
+/** Above this number of nodes, layers are folded. */
 const FEW = 80;
 
-/** The layout in the direction that shows it larger on a canvas of this size. */
+/** The layout that shows the nodes larger on a canvas of this size. */
 export function fitting(topology: Omit<Topology, "direction">, canvas: Size): Layout {
   const scale = (placed: Layout) => Math.min(canvas.width / placed.width, canvas.height / placed.height, 1);
-  const isWide = canvas.width > canvas.height;
-  // Layers of many nodes are longer than a path through the layers.
-  if (topology.nodes.length > FEW) return layout({ ...topology, direction: isWide ? "TB" : "LR" });
-  const [across, down] = (["LR", "TB"] as const).map((direction) => layout({ ...topology, direction })) as [
-    Layout,
-    Layout,
-  ];
+  const across = layout({ ...topology, direction: "LR" });
+  if (topology.nodes.length > FEW) return across.groups.length > 0 ? across : folded(across, topology.edges, canvas);
+  const down = layout({ ...topology, direction: "TB" });
   return scale(across) >= scale(down) * 0.85 ? across : down;
+}
+
+/**
+ * A layout from left to right whose layers are blocks of several columns. A layer of many nodes is
+ * a line that is too long for any canvas.
+ */
+function folded(across: Layout, edges: Topology["edges"], canvas: Size): Layout {
+  const layers = new Map<number, [name: string, y: number][]>();
+  for (const [name, { x, y }] of across.nodes) layers.set(x, [...(layers.get(x) ?? []), [name, y]]);
+  const ordered = [...layers].sort(([one], [other]) => one - other).map(([, nodes]) => nodes);
+  const [wide, high, between] = [NODE.width + GAP, NODE.height + GAP, 3 * GAP];
+  const longest = Math.max(...ordered.map((nodes) => nodes.length));
+  const sizeOf = (rows: number) => {
+    const columns = ordered.reduce((sum, nodes) => sum + Math.ceil(nodes.length / rows), 0);
+    return { width: columns * wide + ordered.length * between, height: rows * high };
+  };
+  const scaleOf = (rows: number) => Math.min(canvas.width / sizeOf(rows).width, canvas.height / sizeOf(rows).height);
+  let most = 1;
+  for (let rows = 2; rows <= longest; rows += 1) if (scaleOf(rows) > scaleOf(most)) most = rows;
+
+  const placed: Layout = { nodes: new Map(), edges: new Map(), groups: [], width: 0, height: 0 };
+  let left = GAP;
+  for (const nodes of ordered) {
+    const columns = Math.ceil(nodes.length / most);
+    const top = GAP + ((most - Math.ceil(nodes.length / columns)) * high) / 2;
+    nodes.sort(([, one], [, other]) => one - other);
+    nodes.forEach(([name], index) => {
+      const [row, column] = [Math.floor(index / columns), index % columns];
+      placed.nodes.set(name, { x: left + column * wide + NODE.width / 2, y: top + row * high + NODE.height / 2 });
+    });
+    left += columns * wide + between;
+  }
+  join(placed, edges);
+  [placed.width, placed.height] = extent(placed);
+  return placed;
+}
+
+/** Draws the edges that have no place yet from node to node. */
+function join(placed: Layout, edges: Topology["edges"]): void {
+  for (const [source, target] of edges) {
+    const [from, to] = [placed.nodes.get(source), placed.nodes.get(target)];
+    const key = edgeKey(source, target);
+    if (from && to && !placed.edges.has(key)) placed.edges.set(key, line(straight(from, to)));
+  }
 }
 
 /**
@@ -160,11 +200,7 @@ function grouped({ nodes, edges, direction }: Omit<Topology, "group">, groups: R
     for (const [key, edge] of content.edges)
       placed.edges.set(key, line(edge.points.map((point) => moved(point, shift))));
   }
-  for (const [source, target] of edges) {
-    const [from, to] = [placed.nodes.get(source), placed.nodes.get(target)];
-    const key = edgeKey(source, target);
-    if (from && to && !placed.edges.has(key)) placed.edges.set(key, line(straight(from, to)));
-  }
+  join(placed, edges);
   [placed.width, placed.height] = extent(placed);
   return placed;
 }

@@ -88,12 +88,14 @@ function Body({ node, window }: { node: GraphNode; window: number }) {
       <rect class="edge-of-box" width="4" height={NODE.height - 16} x="0" y="8" rx="2" />
       <path class="kind" d={SIGNS[node.kind]} transform="translate(14 9)" />
       {/* A drawing within the drawing cuts what does not fit. */}
-      <svg x="38" width={NODE.width - 60} height={NODE.height} aria-hidden="true">
+      <svg x="38" width={NODE.width - 60} height="30" aria-hidden="true">
         <text class="title" y="21">
           {namespace && <tspan class="namespace">{namespace}</tspan>}
           {name}
         </text>
-        <text class="figures" y="43">
+      </svg>
+      <svg x="38" y="30" width={NODE.width - 44} height={NODE.height - 30} aria-hidden="true">
+        <text class="figures" y="13">
           {figures}
         </text>
       </svg>

@@ -5,6 +5,7 @@ import { followGraph, graph } from "../mesh-state";
 import { Choice, Input, Toggle } from "../parts/field";
 import { Missing, View } from "../parts/page";
 import { place, setQuery } from "../router";
+import { period } from "../text/format";
 import { Canvas } from "./canvas";
 import { edgeKey, fitting, type Layout } from "./layout";
 import { Legend } from "./legend";
@@ -80,6 +81,12 @@ export function GraphView() {
   return (
     <View title="Graph" tools={tools}>
       <Missing reasons={whole?.missing} />
+      {whole && Math.abs(whole.window - Number(chosen)) > Number(chosen) / 10 && (
+        <p class="note">
+          Figures are of the {period(whole.window).replace("since the start", "time since the start")}: the dashboard
+          has not looked for longer.
+        </p>
+      )}
       {whole === null ? (
         <p class="empty">Asking the mesh…</p>
       ) : (

@@ -42,7 +42,7 @@ function Alert({ row }: { row: AlertRow }) {
   return (
     <li class="card alert">
       <p>
-        <Badge tone={TONES[row.severity] ?? "warning"}>{row.severity.slice(0, 20)}</Badge>{" "}
+        <Badge tone={TONES[row.severity] ?? "warning"}>{row.severity}</Badge>{" "}
         <strong>
           <Text most={60}>{row.kind.replaceAll("-", " ").replaceAll("_", " ")}</Text>
         </strong>{" "}

@@ -73,15 +73,14 @@ function Change({ row }: { row: ChangeRow }) {
 function Document({ change }: { change: ChangedDocument }) {
   const head = (
     <>
-      <Badge tone={TONES[change.action] ?? "plain"}>{change.action.slice(0, 20)}</Badge>{" "}
-      <Text most={120}>{change.what}</Text>
+      <Badge tone={TONES[change.action] ?? "plain"}>{change.action}</Badge> <Text most={120}>{change.what}</Text>
     </>
   );
   if (!change.diff) return <p>{head}</p>;
   return (
     <details>
       <summary>{head}</summary>
-      <Diff text={change.diff} label={`Difference of ${change.what.slice(0, 80)}`} />
+      <Diff text={change.diff} label={`Difference of ${change.what}`} />
     </details>
   );
 }

@@ -77,7 +77,7 @@ export function JobsView() {
               columns={[
                 { name: "Job", by: (row) => row.job, cell: (row) => <Name>{row.job}</Name> },
                 { name: "State", by: (row) => row.state, cell: (row) => <State>{row.state}</State> },
-                { name: "Completions", figures: true, cell: (row) => row.completions ?? "–" },
+                { name: "Completions", figures: true, cell: (row) => <Text most={20}>{row.completions ?? "–"}</Text> },
                 { name: "Active", figures: true, by: (row) => row.active, cell: (row) => row.active ?? "–" },
                 { name: "Failed", figures: true, by: (row) => row.failed, cell: (row) => row.failed ?? "–" },
                 { name: "Began", by: (row) => row.start, cell: (row) => (row.start ? relative(row.start) : "–") },

@@ -101,6 +101,6 @@ function Nodes({ rows }: { rows: NodeRow[] }) {
 
 function Certificate({ row }: { row: NodeRow }) {
   if (!row.certificate_expires) return <>–</>;
-  const isLate = row.overdue === true || row.certificate_expires * 1000 < Date.now();
+  const isLate = Boolean(row.overdue) || row.certificate_expires * 1000 < Date.now();
   return <Badge tone={isLate ? "bad" : "good"}>{`ends ${relative(row.certificate_expires)}`}</Badge>;
 }

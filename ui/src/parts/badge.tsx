@@ -1,13 +1,13 @@
-import type { JSX } from "preact";
+import { visible } from "../text/safe";
 
 export type Tone = "good" | "warning" | "bad" | "plain" | "info";
 
 /** A word with a sign, so that colour is not all that tells it apart. */
-export function Badge({ tone, children }: { tone: Tone; children: JSX.Element | string }) {
+export function Badge({ tone, children }: { tone: Tone; children: string }) {
   return (
     <span class={`badge ${tone}`}>
       <Sign tone={tone} />
-      <span>{children}</span>
+      <span>{visible(children, 64)}</span>
     </span>
   );
 }
@@ -34,9 +34,33 @@ export function Verdict({ children }: { children: string }) {
   return <Badge tone={VERDICTS[children] ?? "plain"}>{children}</Badge>;
 }
 
-const GOOD = ["ready", "connected", "succeeded", "complete", "closed", "ok", "running"];
-const BAD = ["failed", "failing", "unplaced", "away", "no image", "open", "lost", "expired", "critical", "error"];
-const WARNING = ["starting", "draining", "drained", "cordoned", "unhealthy", "behind", "pulling", "pending", "warning"];
+const GOOD = ["ready", "connected", "succeeded", "complete", "closed", "ok", "running", "free", "used"];
+const BAD = [
+  "failed",
+  "failing",
+  "unplaced",
+  "away",
+  "no image",
+  "open",
+  "lost",
+  "expired",
+  "critical",
+  "error",
+  "exhausted",
+  "ejected",
+];
+const WARNING = [
+  "starting",
+  "draining",
+  "drained",
+  "cordoned",
+  "unhealthy",
+  "behind",
+  "pulling",
+  "pending",
+  "warning",
+  "audited",
+];
 
 /** How good a state of a function, an instance, a node or a job is. */
 export function toneOf(state: string): Tone {
@@ -47,7 +71,7 @@ export function toneOf(state: string): Tone {
 }
 
 export function State({ children }: { children: string }) {
-  return <Badge tone={toneOf(children)}>{children.slice(0, 64) || "unknown"}</Badge>;
+  return <Badge tone={toneOf(children)}>{children || "unknown"}</Badge>;
 }
 
 const STATUS: [least: number, tone: Tone][] = [

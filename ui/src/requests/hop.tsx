@@ -2,7 +2,8 @@ import type { Hop, Judgement } from "../api/types";
 import { Status, Verdict } from "../parts/badge";
 import { Fact, Facts } from "../parts/page";
 import { Text } from "../parts/text";
-import { bytes, clock, micros } from "../text/format";
+import { bytes, clock, micros, plural } from "../text/format";
+import { visible } from "../text/safe";
 
 const SIDES: Record<Hop["hop"], string> = {
   gateway: "The gateway",
@@ -57,43 +58,35 @@ export function HopCard({ hop }: { hop: Hop }) {
         <Fact name="Revision">{hop.revision && <Text>{hop.revision}</Text>}</Fact>
         <Fact name="Sent to node">{hop.node && <Text>{hop.node}</Text>}</Fact>
         <Fact name="Attempts">
-          <List
-            texts={(hop.attempts ?? []).map(
+          {list(
+            (hop.attempts ?? []).map(
               (one) => `${one.endpoint ?? "no endpoint"}: ${one.result} at ${micros(one.at_us)}`,
-            )}
-          />
+            ),
+          )}
         </Fact>
         <Fact name="Signatures">
-          <List
-            texts={(hop.signatures ?? []).map((one) => `${one.algorithm} ${one.key.slice(0, 16)}: ${one.result}`)}
-          />
+          {list((hop.signatures ?? []).map((one) => `${one.algorithm} ${one.key.slice(0, 16)}: ${one.result}`))}
         </Fact>
         <Fact name="Rate limits">
-          <List
-            texts={(hop.quotas ?? []).map(
+          {list(
+            (hop.quotas ?? []).map(
               (one) =>
                 `${one.limit}: ${one.remaining === null ? "refused" : `${one.remaining} left`}${one.shared ? " (shared counter)" : ""}`,
-            )}
-          />
+            ),
+          )}
         </Fact>
         <Fact name="Authorizers">
-          <List
-            texts={(hop.authorizers ?? []).map(
+          {list(
+            (hop.authorizers ?? []).map(
               (one) => `${one.name}: ${one.result}${one.remembered ? " (remembered)" : `, ${micros(one.asked_us)}`}`,
-            )}
-          />
+            ),
+          )}
         </Fact>
         <Fact name="Extensions">
-          <List
-            texts={(hop.extensions ?? []).map(
-              (one) => `${one.name}, ${one.phase}: ${one.result}, ${micros(one.run_us)}`,
-            )}
-          />
+          {list((hop.extensions ?? []).map((one) => `${one.name}, ${one.phase}: ${one.result}, ${micros(one.run_us)}`))}
         </Fact>
         <Fact name="Edits">
-          <List
-            texts={[...(hop.request_edits ?? []), ...(hop.response_edits ?? []).map((edit) => `response: ${edit}`)]}
-          />
+          {list([...(hop.request_edits ?? []), ...(hop.response_edits ?? []).map((edit) => `response: ${edit}`)])}
         </Fact>
         <Fact name="Trace">{hop.trace && <Text>{hop.trace.trace_id}</Text>}</Fact>
         <Fact name="Span">{hop.trace && <Text>{hop.trace.span_id}</Text>}</Fact>
@@ -102,7 +95,8 @@ export function HopCard({ hop }: { hop: Hop }) {
   );
 }
 
-function List({ texts }: { texts: readonly string[] }) {
+/** `null`, so that there is no fact without a value. */
+function list(texts: readonly string[]) {
   if (texts.length === 0) return null;
   return (
     <ul class="plain">
@@ -155,9 +149,8 @@ export function Decision({ judgement }: { judgement: Judgement }) {
           </>
         )}
         Judged in {micros(judge_us)}
-        {engine &&
-          `, ${runs} fresh ${engine === "inline" ? "run" : "sandbox"}${runs === 1 ? "" : runs === 0 ? " (none)" : "es"} (${engine}, ${micros(sandbox_us)})`}
-        .{judgement.path_changed && " The path was normalised."}
+        {engine && `, ${runsOf(runs, visible(engine, 20))}, ${micros(sandbox_us)}`}.
+        {judgement.path_changed && " The path was normalised."}
         {judgement.as_received && " The path is forwarded as it came."}
       </p>
       {judgement.readings && judgement.readings.length > 0 && (
@@ -174,6 +167,11 @@ export function Decision({ judgement }: { judgement: Judgement }) {
       )}
     </div>
   );
+}
+
+function runsOf(runs: number, engine: string): string {
+  if (runs === 0) return `in no sandbox (${engine})`;
+  return `in ${plural(runs, "fresh sandbox", "fresh sandboxes")} (${engine})`;
 }
 
 function words({ verdict, default: isDefault, rule }: Judgement): string {

@@ -12,6 +12,7 @@ import { Decision, HopCard } from "./hop";
 import { calls, deciding, inOrder, outcome } from "./hops";
 import { Timeline } from "./timeline";
 import { TryAgain } from "./try-again";
+import { visible } from "../text/safe";
 
 export function RequestView({ id }: { id: string }) {
   const answer = useResource<Rows<Hop>>(`api/requests/${encodeURIComponent(id)}`);
@@ -38,7 +39,7 @@ export function RequestView({ id }: { id: string }) {
 
 function Title({ answer, id }: { answer: Hop[] | undefined; id: string }) {
   const first = answer && inOrder(answer)[0];
-  if (!first) return <>Request {id.slice(0, 40)}</>;
+  if (!first) return <>Request {visible(id, 40)}</>;
   return (
     <code>
       <Text most={16}>{first.asked.method}</Text> <Text most={120}>{first.asked.path}</Text>

@@ -10,6 +10,7 @@ import { link, place, setQuery } from "../router";
 import { bytes, clock, micros } from "../text/format";
 import { workload } from "../text/names";
 import { type Field, filterOf, KINDS, matches, parameters, VERDICTS } from "./filter";
+import { visible } from "../text/safe";
 
 /** Rows on the page at a time. */
 const SHOWN = 200;
@@ -94,7 +95,7 @@ function isBefore(flow: Flow): boolean {
 }
 
 function When({ flow }: { flow: Flow }) {
-  const time = <time dateTime={flow.time.slice(0, 40)}>{clock(flow.time)}</time>;
+  const time = <time dateTime={visible(flow.time, 40)}>{clock(flow.time)}</time>;
   if (!flow.request_id) return time;
   return (
     <a href={link(["requests", flow.request_id])} aria-label={`Explain the request of ${clock(flow.time)}`}>
@@ -109,7 +110,7 @@ function Ends({ flow }: { flow: Flow }) {
       <Name>{workload(flow.source)}</Name>
       <span aria-label="to"> → </span>
       <Name>{flow.target ?? flow.host}</Name>
-      <span class="note kind">{flow.kind}</span>
+      <span class="note kind">{visible(flow.kind, 20)}</span>
     </span>
   );
 }

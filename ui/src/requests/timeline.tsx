@@ -26,7 +26,7 @@ export function Timeline({ hops }: { hops: readonly Hop[] }) {
         {bars.map(({ hop, parts }) => (
           <li>
             <span class="who">
-              <span class={`hop ${hop.hop}`}>{hop.hop}</span> {visible(calleeOf(hop), 50)}
+              <span class="hop">{visible(hop.hop, 20)}</span> {visible(calleeOf(hop), 50)}
               {hop.recorded_by && <span class="note"> on {visible(hop.recorded_by, 40)}</span>}
             </span>
             <Bar parts={parts} end={end} verdict={verdictOf(hop)} />

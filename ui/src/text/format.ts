@@ -19,6 +19,11 @@ export function rate(value: number, window: number): string {
   return window > 0 ? `${figure(value)}/s` : figure(value);
 }
 
+/** The time that rates are of. */
+export function period(window: number): string {
+  return window > 0 ? `last ${span(window)}` : "since the start";
+}
+
 /** A share in percent. Only all is 100 %. */
 export function percent(share: number | null | undefined): string {
   if (share === null || share === undefined) return "–";

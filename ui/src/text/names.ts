@@ -4,8 +4,8 @@
 export function workload(source: string): string {
   const at = source.lastIndexOf("/ns/");
   if (at >= 0) return source.slice(at + "/ns/".length).replace("/sa/", "/");
-  // An instance: `namespace/name-00001-1` or `namespace/name-1`.
-  return /^[^/]+\/.+-\d+$/.test(source) ? source.replace(/(-\d{5})?-\d+$/, "") : source;
+  // An instance: `namespace/name-00001/1`.
+  return source.replace(/^([^/]+\/[^/]+?)(-\d{5,})?\/\d+$/, "$1");
 }
 
 /** Namespace and name of `namespace/name`; of other names, no namespace. */

@@ -93,17 +93,23 @@ test("hostile texts do nothing, and are shown as text", async () => {
           struck: globalThis.struck,
           elements: document.querySelectorAll("#page script, #page iframe, img, [onerror]").length,
           links: [...document.links].filter((link) => !["http:", "data:"].includes(new URL(link.href).protocol)).length,
-          hidden: /[\u202a-\u202e\u2066-\u2069\u200b]/.test(
-            [...document.querySelectorAll("[aria-label], [title]")]
-              .flatMap((element) => [element.ariaLabel, element.title])
-              .concat(document.body.textContent, document.title)
-              .join(),
-          ),
+          hidden: [...document.querySelectorAll("*")]
+            .flatMap((element) =>
+              [...element.childNodes]
+                .filter((node) => node.nodeType === Node.TEXT_NODE)
+                .map((node) => [element.tagName, element.className, node.data])
+                .concat([
+                  ["aria-label", "", element.ariaLabel ?? ""],
+                  ["title", "", element.title ?? ""],
+                ]),
+            )
+            .filter(([, , text]) => /[\u202a-\u202e\u2066-\u2069\u200b]/.test(text))
+            .map(([tag, kind, text]) => `${tag} ${kind} ${text.slice(0, 40)}`),
           length: document.body.innerText.length,
         }));
         assert.deepEqual(
           { ...found, length: 0 },
-          { struck: undefined, elements: 0, links: 0, hidden: false, length: 0 },
+          { struck: undefined, elements: 0, links: 0, hidden: [], length: 0 },
           view,
         );
         assert.ok(found.length < 300_000, `${view} shows ${found.length} characters`);

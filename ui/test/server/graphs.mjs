@@ -40,7 +40,7 @@ export function shop() {
     node("demo/mailer", { state: "idle", ready: 0, desired: 0 }),
     node("billing/invoices", {
       state: "failing",
-      failure: "billing/invoices-00002-1 failed: exit status 1 after 0.2 s",
+      failure: "billing/invoices-00002/1 failed: exit status 1 after 0.2 s",
       ready: 0,
       desired: 1,
       hosts: ["two 1.."],

@@ -19,6 +19,7 @@ const TYPES = {
 export async function start(folder, which = "shop", { port = 0, base = "/", signIn = null } = {}) {
   const words = which === "hostile" ? graphs.HOSTILE.markup + graphs.HOSTILE.bidi + graphs.HOSTILE.long : "";
   const graph = which === "large" ? graphs.large(200) : which === "hostile" ? graphs.hostile() : graphs.shop();
+  const isHostile = which === "hostile";
   const state = { signedIn: signIn === null, streams: 0, opened: 0 };
   const server = createServer(
     (request, response) => void answer(request, response).catch((error) => response.destroy(error)),
@@ -33,7 +34,8 @@ export async function start(folder, which = "shop", { port = 0, base = "/", sign
         "x-content-type-options": "nosniff",
         "cache-control": "no-store",
       });
-      response.end(typeof body === "string" || Buffer.isBuffer(body) ? body : JSON.stringify(body));
+      const answer = isHostile && status === 200 && body !== graph ? tainted(body) : body;
+      response.end(typeof body === "string" || Buffer.isBuffer(body) ? body : JSON.stringify(answer));
     };
     if (!url.pathname.startsWith(base)) return send(404, { error: "there is no such page" });
     const path = url.pathname.slice(base.length);
@@ -80,7 +82,10 @@ export async function start(folder, which = "shop", { port = 0, base = "/", sign
     response.writeHead(200, { "content-type": "text/event-stream", "cache-control": "no-store" });
     state.streams += 1;
     state.opened += 1;
-    const event = (name, data) => response.write(`event: ${name}\ndata: ${JSON.stringify(data)}\n\n`);
+    const event = (name, data) => {
+      const told = isHostile && name !== "graph" ? tainted(data) : data;
+      response.write(`event: ${name}\ndata: ${JSON.stringify(told)}\n\n`);
+    };
     const window = topics.find((topic) => topic.startsWith("graph:"))?.slice("graph:".length);
     const flows = () => [
       requests.flow(words ? { path: words, host: words, what: words, rule: words, source: words, target: words } : {}),
@@ -127,6 +132,14 @@ export async function start(folder, which = "shop", { port = 0, base = "/", sign
     return new Promise((done) => server.close(done));
   };
   return { address, state, stop, drop: () => server.closeAllConnections() };
+}
+
+/** The same with every text made hostile, also those that only Leno chooses. */
+function tainted(value) {
+  if (typeof value === "string") return value + graphs.HOSTILE.markup + graphs.HOSTILE.bidi + "x".repeat(2048);
+  if (Array.isArray(value)) return value.map(tainted);
+  if (typeof value !== "object" || value === null) return value;
+  return Object.fromEntries(Object.entries(value).map(([name, part]) => [name, tainted(part)]));
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {

@@ -30,7 +30,7 @@ test("durations and sizes have units", () => {
 
 test("callers are named by their functions", () => {
   assert.equal(workload("spiffe://mesh/ns/demo/sa/shop"), "demo/shop");
-  assert.equal(workload("demo/shop-00003-12"), "demo/shop");
+  assert.equal(workload("demo/shop-00003/12"), "demo/shop");
   assert.equal(workload("192.0.2.10"), "192.0.2.10");
   assert.ok(isNamed("demo/shop", "shop") && isNamed("demo/shop", "demo/shop") && !isNamed("demo/shop", "hop"));
 });

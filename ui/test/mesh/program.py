@@ -1,0 +1,28 @@
+"""Answers each request; `/call/HOST` asks another host first. Its output is hostile."""
+
+import os
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.error import URLError
+from urllib.request import urlopen
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        host = self.path.removeprefix("/call/")
+        print(f"<script>globalThis.struck=1</script> \u202e {self.path}", flush=True)
+        body = b"7"
+        if host != self.path:
+            try:
+                body = urlopen(f"http://{host}/items/7", timeout=5).read()
+            except (OSError, URLError) as error:
+                body = str(error).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
