@@ -6,6 +6,7 @@
 mod admission;
 mod audit;
 mod authority;
+mod dashboard;
 mod documents;
 mod error;
 mod expiry;
@@ -31,6 +32,7 @@ mod worker;
 
 pub use admission::LARGEST_BODY;
 pub use audit::Lines;
+pub use dashboard::{Page, page};
 pub use documents::check;
 pub use expiry::watch as watch_expiry;
 pub use forward::Leader;

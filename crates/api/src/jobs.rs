@@ -28,31 +28,6 @@ pub(crate) fn rows(jobs: &[JobStatus]) -> Value {
     jobs.iter().map(row).collect()
 }
 
-/// A row of `leno get jobs`, from the API's status of a job. Control planes of earlier releases
-/// write times as structures.
-pub fn row_of(job: &Value) -> Value {
-    let time = |field: &str| match &job[field] {
-        Value::Object(time) => {
-            let part = |name: &str| time.get(name).and_then(Value::as_f64).unwrap_or_default();
-            json!(part("secs_since_epoch") + part("nanos_since_epoch") / 1e9)
-        }
-        time => time.clone(),
-    };
-    json!({
-        "job": job["job"],
-        "state": job["state"],
-        "node": job["node"],
-        "attempt": job["attempt"],
-        "completions": format!("{}/{}", job["succeeded"], job["completions"]),
-        "active": job["active"],
-        "failed": job["failed"],
-        "start": time("started"),
-        "end": time("ended"),
-        "exit_code": job["exit_code"],
-        "reason": job["reason"],
-    })
-}
-
 /// The API's status of a job, with times in seconds since 1970.
 pub(crate) fn status(job: &JobStatus) -> Value {
     let mut status = json!(job);

@@ -8,21 +8,27 @@ use crate::remote::{self, Connection, NO_CONTROL_PLANE, Server};
 use crate::screen::shown;
 use crate::table::{Column, Show};
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use async_trait::async_trait;
 use clap::ValueEnum;
 use http_body_util::{BodyExt, Full};
-use hyper::Method;
 use hyper::body::Bytes;
+use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioIo;
 use leno_api::node::{self, Address};
+use leno_dashboard::mesh::Mesh;
+use leno_dashboard::source::SourceKind;
 use leno_model::FunctionId;
 use serde_json::Value;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
 
 /// Pause between two queries of `leno get --watch`.
 const LOOK: Duration = Duration::from_secs(1);
+/// Timeout of a node's answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A listing of `leno get`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -271,6 +277,13 @@ impl Source {
         })
     }
 
+    /// One look at functions, counts and refusals.
+    pub(crate) fn look(&self) -> Result<Mesh> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let source: &dyn leno_dashboard::source::Source = self;
+        Ok(runtime.block_on(source.look())?)
+    }
+
     /// The namespace of names without one.
     pub(crate) fn namespace(&self) -> Option<&str> {
         match self {
@@ -290,6 +303,34 @@ impl Source {
             }
             Self::Node(node) => Ok((what.columns(), node.list(what.path().context(NO_CONTROL_PLANE)?)?)),
         }
+    }
+}
+
+#[async_trait]
+impl leno_dashboard::source::Source for Source {
+    fn kind(&self) -> SourceKind {
+        match self {
+            Self::ControlPlane(_) => SourceKind::ControlPlane,
+            Self::Node(_) => SourceKind::Node,
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::ControlPlane(connection) => connection.address().to_owned(),
+            Self::Node(node) => node.admin.to_string(),
+        }
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, Bytes), String> {
+        let answer = match self {
+            Self::ControlPlane(connection) => connection.exchange(method, path, body).await,
+            Self::Node(node) => match timeout(PATIENCE, node.exchange(method, path, body)).await {
+                Ok(answer) => answer,
+                Err(_) => Err(anyhow!("the node at {} did not answer within {PATIENCE:?}", node.admin)),
+            },
+        };
+        answer.map_err(|error| shown(&format!("{error:#}")).into_owned())
     }
 }
 
@@ -369,28 +410,33 @@ impl Node {
     pub(crate) fn ask(&self, path: &str) -> Result<(u16, String)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let answer =
-                tokio::time::timeout(Duration::from_secs(10), self.exchange(Method::GET, path, Vec::new())).await;
-            answer.with_context(|| format!("the node at {} did not answer within 10 s", self.admin))?
+            let answer = timeout(PATIENCE, self.answer(Method::GET, path, Vec::new())).await;
+            answer.with_context(|| format!("the node at {} did not answer within {PATIENCE:?}", self.admin))?
         })
     }
 
     /// One DELETE to the admin address.
     fn delete(&self, path: &str) -> Result<(u16, String)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.exchange(Method::DELETE, path, Vec::new()))
+        runtime.block_on(self.answer(Method::DELETE, path, Vec::new()))
     }
 
     /// One POST to the admin address, with this timeout.
     pub(crate) fn tell(&self, path: &str, body: Vec<u8>, patience: Duration) -> Result<(u16, String)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let answer = tokio::time::timeout(patience, self.exchange(Method::POST, path, body)).await;
+            let answer = timeout(patience, self.answer(Method::POST, path, body)).await;
             answer.with_context(|| format!("the node at {} did not answer within {patience:?}", self.admin))?
         })
     }
 
-    async fn exchange(&self, method: Method, path: &str, body: Vec<u8>) -> Result<(u16, String)> {
+    /// The status and the text of an answer.
+    async fn answer(&self, method: Method, path: &str, body: Vec<u8>) -> Result<(u16, String)> {
+        let (status, body) = self.exchange(method, path, body.into()).await?;
+        Ok((status.as_u16(), String::from_utf8_lossy(&body).into_owned()))
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, Bytes)> {
         let nobody =
             || format!("no node at {}; is `leno up` running, as this account, and is --admin its address?", self.admin);
         match &self.admin {
@@ -418,18 +464,22 @@ impl Node {
         &self,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
         token: Option<&str>,
-        (method, path, body): (Method, &str, Vec<u8>),
-    ) -> Result<(u16, String)> {
+        (method, path, body): (Method, &str, Bytes),
+    ) -> Result<(StatusCode, Bytes)> {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         let mut request = hyper::Request::builder().method(method).uri(path).header("host", "admin");
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let response = sender.send_request(request.body(Full::new(Bytes::from(body)))?).await?;
-        let status = response.status().as_u16();
+        let response = sender.send_request(request.body(Full::new(body))?).await?;
+        let status = response.status();
         let body = response.into_body().collect().await?.to_bytes();
-        ensure!(status != 401, "the node at {} takes a token: give --admin-token FILE", self.admin);
-        Ok((status, String::from_utf8_lossy(&body).into_owned()))
+        ensure!(
+            status != StatusCode::UNAUTHORIZED,
+            "the node at {} takes a token: give --admin-token FILE",
+            self.admin
+        );
+        Ok((status, body))
     }
 }

@@ -9,6 +9,7 @@ mod member;
 
 use self::member::Member;
 use crate::authority_file;
+use crate::dashboard;
 use crate::notify;
 use crate::signals::Stop;
 use crate::telemetry;
@@ -84,6 +85,10 @@ pub(crate) struct Options {
     /// admin.token in the data folder.
     #[arg(long, value_name = "FILE")]
     first_token: Option<PathBuf>,
+    /// Also serve the dashboard's page, at `/dashboard/` of the API's address. Users sign in with a
+    /// token of the API, and see what that token may read.
+    #[arg(long)]
+    dashboard: bool,
 }
 
 /// The certificate of the API.
@@ -143,7 +148,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         let service = Service::new(backend, lines, certificate.clone(), options.authority.sealing_keys()?);
         tokio::spawn(api::watch_expiry(service.clone()));
         tokio::spawn(name_certificate(service.clone(), certificate, named));
-        tokio::spawn(api::serve(service.clone(), listener, tls));
+        let page = options.dashboard.then(|| api::page(&service, &url)).transpose()?;
+        if page.is_some() {
+            tracing::info!("dashboard {url}/dashboard/");
+            dashboard::warn_without_page();
+        }
+        tokio::spawn(api::serve(service.clone(), listener, tls, page));
         let first_token = options.first_token.clone().unwrap_or_else(|| data.join("admin.token"));
         while let Some(term) = follow(&service, &url, &mut stop).await {
             match lead(&service, options, &first_token, term, &mut stop).await {

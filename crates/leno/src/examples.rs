@@ -104,6 +104,13 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
+        "dashboard",
+        &[
+            ("dashboard", "a page in your browser, of the node of this machine"),
+            ("dashboard --context production --listen 127.0.0.1:8700", "of a control plane, at this port"),
+        ],
+    ),
+    (
         "graph",
         &[
             ("graph", "a tree, from the gateway"),

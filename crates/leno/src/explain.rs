@@ -8,6 +8,7 @@ use crate::remote::{self, Server};
 use crate::screen::{shown, shown_all, shown_json};
 use crate::telemetry;
 use anyhow::{Context, Result, bail, ensure};
+use leno_dashboard::filter::FlowFilter;
 use leno_telemetry::ring::Explanation;
 use serde_json::Value;
 use std::process::ExitCode;
@@ -61,8 +62,9 @@ fn records(source: &Source, id: &str) -> Result<Vec<Value>> {
 /// The ID of the only request whose ID begins so; without one, of the last request.
 fn find(source: &Source, prefix: Option<&str>, filter: &observe::Filter) -> Result<String> {
     let flows = observe::look(source, None, &mut Vec::new())?.flows;
+    let wanted = FlowFilter::from(filter);
     let mut ids: Vec<&str> = Vec::new();
-    for flow in flows.iter().filter(|flow| !flow.request_id.is_empty() && filter.matches(flow)) {
+    for flow in flows.iter().filter(|flow| !flow.request_id.is_empty() && wanted.matches(flow)) {
         if flow.request_id.starts_with(prefix.unwrap_or_default()) && !ids.contains(&&*flow.request_id) {
             ids.push(&flow.request_id);
         }

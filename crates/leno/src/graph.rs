@@ -6,15 +6,12 @@ use crate::names::NamespaceOptions;
 use crate::quantity;
 use crate::remote::Server;
 use crate::screen::{shown, shown_json};
-use anyhow::{Context, Result, ensure};
-use leno_api::control::ViewPage;
+use anyhow::{Result, ensure};
 use leno_dashboard::graph::Graph;
-use leno_dashboard::mesh::Mesh;
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::process::ExitCode;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The part of the graph, and its form.
 #[derive(clap::Args)]
@@ -31,6 +28,10 @@ pub(crate) struct Options {
     /// Form of the graph.
     #[arg(short, long, value_enum, default_value_t = Form::Text)]
     output: Form,
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    node: NodeAddress,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -46,20 +47,20 @@ enum Form {
 }
 
 /// Prints the graph.
-pub(crate) fn run(options: &Options, (server, node): (&Server, &NodeAddress)) -> Result<ExitCode> {
-    let source = Source::of(server, node)?;
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let source = Source::of(&options.server, &options.node)?;
     let chosen = options.namespace.selection(source.namespace(), options.function.as_deref())?;
     let is_wanted = |name: &str| {
         let (namespace, name) = name.split_once('/').unwrap_or_default();
         chosen.namespace.as_deref().is_none_or(|wanted| wanted == namespace)
             && chosen.name.as_deref().is_none_or(|wanted| wanted == name)
     };
-    let mut now = look(&source)?;
+    let mut now = source.look()?;
     let mut before = None;
     if let Some(window) = options.window {
         eprintln!("leno: counts requests for {window:?}");
         thread::sleep(window);
-        before = Some(std::mem::replace(&mut now, look(&source)?));
+        before = Some(std::mem::replace(&mut now, source.look()?));
     }
     let mut graph = Graph::between(before.as_ref(), &now);
     if chosen.namespace.is_some() || chosen.name.is_some() {
@@ -80,43 +81,4 @@ pub(crate) fn run(options: &Options, (server, node): (&Server, &NodeAddress)) ->
     };
     text.lines().for_each(|line| println!("{}", shown(line)));
     Ok(ExitCode::SUCCESS)
-}
-
-/// One look at the mesh, or at a node.
-pub(crate) fn look(source: &Source) -> Result<Mesh> {
-    let mut missing = Vec::new();
-    let at = Instant::now();
-    let functions = match source {
-        Source::ControlPlane(_) => rows(source, "functions", &mut missing)?,
-        Source::Node(_) => {
-            let mut functions: Vec<Value> = rows(source, "functions", &mut missing)?;
-            let externals: Vec<Value> = rows(source, "externals", &mut missing)?;
-            functions.extend(externals.iter().map(|row| json!({ "function": row["external"], "external": true })));
-            functions
-        }
-    };
-    let functions = serde_json::from_value(Value::Array(functions)).context("the rows of functions")?;
-    let (edges, refused) = (rows(source, "edges", &mut missing)?, rows(source, "destinations", &mut missing)?);
-    missing.sort();
-    missing.dedup();
-    Ok(Mesh { at, functions, edges, refused, missing })
-}
-
-fn rows<T: DeserializeOwned>(source: &Source, what: &str, missing: &mut Vec<String>) -> Result<Vec<T>> {
-    let rows = match source {
-        Source::ControlPlane(connection) => {
-            let page: ViewPage = connection.get(&format!("/v1/{what}"))?;
-            missing.extend(page.missing);
-            if page.missed > 0 {
-                missing.push(format!("{} rows of {what} are left out", page.missed));
-            }
-            Value::Array(page.rows)
-        }
-        Source::Node(node) => {
-            let (status, body) = node.ask(&format!("/{what}"))?;
-            ensure!(status == 200, "the node at {} answered {status}: {}", node.admin, shown(body.trim_end()));
-            serde_json::from_str(&body).context("the node's answer is not JSON")?
-        }
-    };
-    serde_json::from_value(rows).with_context(|| format!("the rows of {what}: is the other end of another release?"))
 }

@@ -15,6 +15,7 @@ mod colour;
 mod columns;
 mod component_cache;
 mod control;
+mod dashboard;
 mod describe;
 mod doctor;
 #[cfg(test)]
@@ -319,14 +320,14 @@ enum Command {
     ///
     /// Asks the node of this account, unless --server, LENO_SERVER or --context names a control
     /// plane, which asks all nodes.
-    Graph {
-        #[command(flatten)]
-        options: graph::Options,
-        #[command(flatten)]
-        server: remote::Server,
-        #[command(flatten)]
-        node: NodeAddress,
-    },
+    Graph(graph::Options),
+    /// Serve a page on this machine that shows the mesh: the graph of calls, functions, requests and
+    /// their decisions, live.
+    ///
+    /// Prints the page's address, with a token that is valid once, within ten minutes; and opens it in
+    /// a browser if there is a display. Serves until interrupted. Asks the node of this account, unless
+    /// --server, LENO_SERVER or --context names a control plane, with your token.
+    Dashboard(dashboard::Arguments),
     #[command(flatten)]
     Rollout(rollouts::Command),
     /// Show functions, calls and instances live, with the traffic of the last ten seconds: sort,
@@ -334,14 +335,7 @@ enum Command {
     ///
     /// Asks the node of this account, unless --server, LENO_SERVER or --context names a control
     /// plane, which asks all nodes.
-    Top {
-        #[command(flatten)]
-        options: top::Options,
-        #[command(flatten)]
-        server: remote::Server,
-        #[command(flatten)]
-        node: NodeAddress,
-    },
+    Top(top::Options),
     /// Check what this machine can enforce, and what a node would lack: virtualization, jails, eBPF,
     /// limits, volumes, the clock, listeners of documents, certificates about to expire; each with the
     /// fix.
@@ -525,9 +519,10 @@ fn main() -> ExitCode {
         }
         Command::Rerun(arguments) => rerun::run(&arguments),
         Command::Observe { filter, printing, server, node } => observe::run((&node, &server), &filter, &printing),
-        Command::Top { options, server, node } => top::run(&options, (&server, &node)),
+        Command::Top(options) => top::run(&options),
         Command::Doctor { options, server, node } => doctor::run(&options, (&server, &node)),
-        Command::Graph { options, server, node } => graph::run(&options, (&server, &node)),
+        Command::Dashboard(arguments) => dashboard::run(&arguments),
+        Command::Graph(options) => graph::run(&options),
         Command::Suggest(command) => suggest::run(command),
         Command::Explain { request_id, last: _, filter, server, node, format } => {
             explain::run(request_id.as_deref(), &filter, (&node, &server), format)

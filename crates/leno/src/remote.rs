@@ -34,6 +34,7 @@ use leno_api::control::types::{
     NamespaceStatus, StoredDocument, Wrong,
 };
 use leno_config::{DocumentId, Problem};
+use leno_dashboard::status;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -241,20 +242,16 @@ pub(crate) fn rows(connection: &Connection, what: Listing) -> Result<Vec<Value>>
         Listing::Functions => views::rows(connection, "/v1/functions")?,
         Listing::Instances => views::rows(connection, "/v1/instances")?,
         Listing::Events => views::rows(connection, "/v1/events")?,
-        of_status => {
-            let mut status: Value = connection.get("/v1/status")?;
-            let rows = |status: &mut Value, name: &str| match status[name].take() {
-                Value::Array(rows) => rows,
-                _ => Vec::new(),
-            };
-            match of_status {
-                Listing::Nodes => rows(&mut status, "nodes").iter().map(leno_api::nodes::row_of).collect(),
-                Listing::Jobs => rows(&mut status, "jobs").iter().map(leno_api::jobs::row_of).collect(),
-                Listing::Identities => rows(&mut status, "identities"),
-                _ => rows(&mut status, "functions").iter_mut().flat_map(revisions).collect(),
-            }
-        }
+        Listing::Nodes => of_status(connection, "nodes")?,
+        Listing::Jobs => of_status(connection, "jobs")?,
+        Listing::Identities => of_status(connection, "identities")?,
+        Listing::Revisions => of_status(connection, "revisions")?,
     })
+}
+
+fn of_status(connection: &Connection, listing: &str) -> Result<Vec<Value>> {
+    let mut status: Value = connection.get("/v1/status")?;
+    Ok(status::rows(listing, &mut status).unwrap_or_default())
 }
 
 const DOCUMENTS: &[Column] = &[
@@ -384,16 +381,6 @@ impl Listing {
             ],
         }
     }
-}
-
-fn revisions(function: &mut Value) -> Vec<Value> {
-    let name = function["function"].clone();
-    let Value::Array(mut revisions) = function["revisions"].take() else { return Vec::new() };
-    for revision in &mut revisions {
-        revision["function"] = name.clone();
-        revision["created"] = (revision["created_ms"].as_f64().unwrap_or_default() / 1e3).into();
-    }
-    revisions
 }
 
 /// An entry of the audit log, with its changes in words.

@@ -5,7 +5,6 @@ mod table;
 
 use crate::NodeAddress;
 use crate::client::{Listing, Source};
-use crate::graph::look;
 use crate::names::NamespaceOptions;
 use crate::remote::Server;
 use anyhow::{Context, Result, bail, ensure};
@@ -42,6 +41,10 @@ pub(crate) struct Options {
     /// Print the table once, with the traffic of two seconds, and end.
     #[arg(long)]
     once: bool,
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    node: NodeAddress,
 }
 
 /// A moment of the mesh.
@@ -51,14 +54,14 @@ struct Sample {
 }
 
 /// Shows tables until the user quits.
-pub(crate) fn run(options: &Options, (server, node): (&Server, &NodeAddress)) -> Result<ExitCode> {
-    let source = Source::of(server, node)?;
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let source = Source::of(&options.server, &options.node)?;
     let chosen = options.namespace.selection(source.namespace(), None)?;
     let mut view = View::new(options.table, &options.filter, chosen.namespace);
     if options.once {
-        let before = look(&source)?;
+        let before = source.look()?;
         thread::sleep(2 * LOOK);
-        view.show(sample(&source, [before].iter().collect(), look(&source)?)?);
+        view.show(sample(&source, [before].iter().collect(), source.look()?)?);
         view.lines().iter().for_each(|line| println!("{line}"));
         return Ok(ExitCode::SUCCESS);
     }
@@ -66,7 +69,7 @@ pub(crate) fn run(options: &Options, (server, node): (&Server, &NodeAddress)) ->
     ensure!(is_terminal, "standard input and output have to be a terminal; `leno top --once` prints the table once");
     let (sender, samples) = mpsc::channel();
     // The first failure ends the command before the screen is taken.
-    let first = look(&source)?;
+    let first = source.look()?;
     thread::Builder::new().name("leno-look".to_owned()).spawn(move || watch(&source, first, &sender))?;
     let mut terminal = ratatui::try_init().context("the terminal cannot be used")?;
     let ended = interact(&mut terminal, &mut view, &samples);
@@ -79,7 +82,7 @@ fn watch(source: &Source, first: Mesh, samples: &Sender<Result<Sample>>) {
     let mut looks = VecDeque::from([first]);
     loop {
         thread::sleep(LOOK);
-        let result = look(source).and_then(|now| {
+        let result = source.look().and_then(|now| {
             while looks.len() > 1 && looks[1].at + WINDOW <= now.at {
                 looks.pop_front();
             }

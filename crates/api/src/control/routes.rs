@@ -10,8 +10,8 @@ use super::forward;
 use super::service::Service;
 use super::tokens::Caller;
 use super::types::{
-    AuditEntry, ChangeAnswer, ChangeRequest, Documents, NamespaceStatus, Refusal, RerunAnswer, Role, SecretStatus,
-    StoredDocument,
+    AuditEntry, ChangeAnswer, ChangeRequest, Documents, NamespaceStatus, OwnToken, Refusal, RerunAnswer, Role,
+    SecretStatus, StoredDocument,
 };
 use super::unread;
 use super::views;
@@ -47,6 +47,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         .route("/v1/documents", get(documents))
         .route("/v1/documents/{kind}/{namespace}/{name}", get(document))
         .route("/v1/status", get(status))
+        .route("/v1/self", get(own_token))
         .route("/v1/namespaces", get(namespaces))
         .route("/v1/secrets", get(secrets))
         .route("/v1/functions", get(views::functions))
@@ -92,6 +93,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         documents,
         document,
         status,
+        own_token,
         namespaces,
         secrets,
         views::functions,
@@ -272,6 +274,18 @@ async fn status(caller: Caller, State(service): State<Arc<Service>>) -> Result<J
     let mut status = json!(status);
     status["jobs"] = jobs;
     Ok(Json(status))
+}
+
+/// Role and namespaces of the token that the request bears.
+#[utoipa::path(
+    get, path = "/v1/self",
+    responses(
+        (status = 200, description = "The token.", body = OwnToken),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+    )
+)]
+async fn own_token(caller: Caller) -> Json<OwnToken> {
+    Json(OwnToken { role: caller.role, namespaces: caller.namespaces })
 }
 
 /// Namespaces with documents or a quota, and the use that each makes of its quota.

@@ -1,6 +1,7 @@
 //! The listener of the API.
 
 use super::admission::Peer;
+use super::dashboard::Page;
 use super::routes;
 use super::service::Service;
 use axum::Router;
@@ -39,9 +40,10 @@ const TICK: Duration = Duration::from_secs(5);
 /// Concurrent requests of one connection.
 const STREAMS: u32 = 16;
 
-/// Serves the API until the runtime ends.
-pub async fn serve(service: Arc<Service>, listener: TcpListener, tls: Arc<ServerConfig>) {
-    let (acceptor, router) = (TlsAcceptor::from(tls), routes::router(service));
+/// Serves the API until the runtime ends, and the dashboard's page if there is one.
+pub async fn serve(service: Arc<Service>, listener: TcpListener, tls: Arc<ServerConfig>, page: Option<Page>) {
+    let (acceptor, api) = (TlsAcceptor::from(tls), routes::router(service));
+    let router = page.map_or_else(|| api.clone(), |page| page.router().fallback_service(api.clone()));
     let places = Places::new(MOST_CONNECTIONS, MOST_OF_SOURCE);
     loop {
         match listener.accept().await {

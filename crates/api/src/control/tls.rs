@@ -52,6 +52,17 @@ impl ApiCertificate {
         self.0.list().first().map(|certificate| certificate.leaf().to_vec()).unwrap_or_default()
     }
 
+    /// Whether clients may reach the API by this name or address, in lower case.
+    pub(super) fn is_for(&self, host: &str) -> bool {
+        let in_wildcard = |name: &str| {
+            let suffix = name.strip_prefix('*');
+            suffix.is_some_and(|suffix| {
+                host.strip_suffix(suffix).is_some_and(|label| !label.is_empty() && !label.contains('.'))
+            })
+        };
+        self.0.list().iter().flat_map(|certificate| &certificate.names).any(|name| name == host || in_wildcard(name))
+    }
+
     /// When the first certificate of its chain expires, in seconds since 1970.
     pub(super) fn ends(&self) -> u64 {
         self.0.list().first().map_or(0, |certificate| certificate.not_after.as_secs())

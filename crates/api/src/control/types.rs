@@ -12,7 +12,7 @@ pub use namespaces::{NamespaceStatus, NodeBounds, Share};
 pub use nodes::{CordonRequest, JoinTokenRequest, NewJoinToken};
 pub use replay::{FunctionReplay, Replay, ReplayExample, ReplayVerdict, UnjudgedRequests};
 pub use secrets::{SecretKey, SecretStatus};
-pub use tokens::{NewToken, Role, TokenInfo, TokenRequest};
+pub use tokens::{NewToken, OwnToken, Role, TokenInfo, TokenRequest};
 
 use leno_config::{DocumentId, Problem};
 use serde::{Deserialize, Serialize};

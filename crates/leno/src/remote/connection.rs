@@ -15,6 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::{ServerName, UnixTime};
 
@@ -77,30 +78,37 @@ impl Connection {
         self.ask(Method::DELETE, path, None).map(drop)
     }
 
-    /// Sends a request to the control plane, and if that names another leader, to the leader.
     fn ask(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Bytes, Failure> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from)?;
-        let ask = |server: &str| {
-            let once = self.once(server, &method, path, body.clone());
-            runtime.block_on(async {
-                let answer = tokio::time::timeout(LONGEST, once).await;
-                answer.with_context(|| format!("{server} did not answer within {LONGEST:?}"))?
-            })
+        let (server, status, answer) = runtime.block_on(self.answer(&method, path, body))?;
+        match refusal(status, &answer) {
+            None => Ok(answer),
+            Some(refusal) => Err(Failure::Refused { server, status, refusal }),
+        }
+    }
+
+    /// The status and body of an answer.
+    pub(crate) async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, Bytes)> {
+        let body = (!body.is_empty()).then_some(body);
+        self.answer(&method, path, body).await.map(|(_, status, answer)| (status, answer))
+    }
+
+    /// Sends a request to the control plane, and if that names another leader, to the leader. Returns
+    /// the server that has answered, too.
+    async fn answer(&self, method: &Method, path: &str, body: Option<Bytes>) -> Result<(String, StatusCode, Bytes)> {
+        let ask = async |server: &str| {
+            let answer = timeout(LONGEST, self.once(server, method, path, body.clone())).await;
+            answer.with_context(|| format!("{server} did not answer within {LONGEST:?}"))?
         };
         let server = self.target.server.trim_end_matches('/').to_owned();
-        let (status, answer) = ask(&server)?;
-        let refusal = refusal(status, &answer);
-        match refusal {
-            None => Ok(answer),
+        let (status, answer) = ask(&server).await?;
+        match refusal(status, &answer) {
             Some(Refusal { leader: Some(leader), .. }) => {
-                let (status, answer) = ask(&leader)?;
-                match self::refusal(status, &answer) {
-                    None => Ok(answer),
-                    Some(refusal) => Err(Failure::Refused { server: leader, status, refusal }),
-                }
+                let (status, answer) = ask(&leader).await?;
+                Ok((leader, status, answer))
             }
-            Some(refusal) => Err(Failure::Refused { server, status, refusal }),
+            _ => Ok((server, status, answer)),
         }
     }
 

@@ -13,6 +13,7 @@ mod command;
 mod components;
 mod connections;
 mod containers;
+mod dashboard;
 mod direct;
 mod doctor;
 mod document_sets;

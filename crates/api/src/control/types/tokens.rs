@@ -60,3 +60,12 @@ pub struct TokenInfo {
     /// When it ends, in seconds since 1970; `null`: when it is revoked.
     pub expires: Option<f64>,
 }
+
+/// The rights of the token that a request bears.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct OwnToken {
+    /// Permissions of its bearer.
+    pub role: Role,
+    /// Where; empty: everywhere.
+    pub namespaces: BTreeSet<String>,
+}

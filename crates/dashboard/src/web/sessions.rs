@@ -1,0 +1,202 @@
+//! Sessions of pages, and the tokens that begin them.
+
+use super::Base;
+use super::error::WebError;
+use crate::source::Source;
+use crate::viewer::Viewer;
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::rand;
+use axum::http::HeaderMap;
+use axum::http::header::COOKIE;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+
+/// Most sessions, and most of one credential. Beyond the latter, the one that is idle longest ends.
+const SESSIONS: usize = 256;
+const OF_CREDENTIAL: usize = 16;
+/// A session without requests ends after this time.
+const IDLE: Duration = Duration::from_secs(12 * 3600);
+/// Interval of checks whether a session is in use.
+const WATCH: Duration = Duration::from_secs(60);
+/// Lifetime of a one-time token.
+const ONE_TIME: Duration = Duration::from_secs(600);
+
+/// SHA-256 of a secret. The look-up by it takes no time that depends on the secret.
+type Hash = [u8; 32];
+
+/// The system has no random bytes.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the system has no random bytes for tokens")]
+pub struct NoRandomness;
+
+/// A secret of 256 random bits.
+fn secret() -> Result<String, NoRandomness> {
+    let mut bytes = [0; 32];
+    rand::fill(&mut bytes).map_err(|_| NoRandomness)?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}
+
+fn hash(secret: &str) -> Hash {
+    let mut hash = Hash::default();
+    hash.copy_from_slice(digest(&SHA256, secret.as_bytes()).as_ref());
+    hash
+}
+
+/// A token that begins one session, within ten minutes.
+pub struct OneTimeToken(Mutex<Option<(Hash, Instant)>>);
+
+impl OneTimeToken {
+    /// A new token, and its text.
+    pub fn new() -> Result<(Self, String), NoRandomness> {
+        let text = secret()?;
+        Ok((Self(Mutex::new(Some((hash(&text), Instant::now())))), text))
+    }
+
+    /// Whether this is the token. It is spent then.
+    pub(super) fn spend(&self, text: &str) -> bool {
+        let mut token = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_valid = token.is_some_and(|(expected, made)| {
+            made.elapsed() < ONE_TIME && verify_slices_are_equal(&expected, &hash(text)).is_ok()
+        });
+        if is_valid {
+            *token = None;
+        }
+        is_valid
+    }
+}
+
+/// A session, in a request of its page.
+#[derive(Clone)]
+pub(super) struct Session {
+    pub(super) viewer: Arc<Viewer>,
+    id: Hash,
+}
+
+/// The open sessions.
+pub(super) struct Sessions {
+    cookie: String,
+    attributes: String,
+    open: Mutex<HashMap<Hash, Entry>>,
+}
+
+struct Entry {
+    viewer: Arc<Viewer>,
+    credential: Hash,
+    used: Instant,
+}
+
+impl Sessions {
+    /// Browsers do not keep cookies of two ports apart, so the cookies of two servers have two names.
+    pub(super) fn new(base: &Base, secure: bool) -> Result<Arc<Self>, NoRandomness> {
+        let number = secret()?;
+        let cookie = format!("leno-dashboard-{}", number.get(..8).unwrap_or_default());
+        let secure = if secure { "; Secure" } else { "" };
+        let attributes = format!("; Path={base}; HttpOnly; SameSite=Strict{secure}");
+        Ok(Arc::new(Self { cookie, attributes, open: Mutex::default() }))
+    }
+
+    /// Begins a session of a credential. `source` answers it, unless another session of the credential
+    /// has a source. Returns the value of `set-cookie`.
+    pub(super) fn begin(self: &Arc<Self>, credential: &str, source: Arc<dyn Source>) -> Result<String, WebError> {
+        let value = secret().map_err(|_| WebError::TooMany("the system has no random bytes for a session"))?;
+        let (id, credential) = (hash(&value), hash(credential));
+        let mut open = self.lock();
+        open.retain(|_, entry| entry.goes_on());
+        let of_credential = open.iter().filter(|(_, entry)| entry.credential == credential);
+        let viewer = of_credential.clone().next().map(|(_, entry)| entry.viewer.clone());
+        let longest_idle = of_credential.clone().min_by_key(|(_, entry)| entry.used).map(|(id, _)| *id);
+        if let Some(longest_idle) = longest_idle.filter(|_| of_credential.count() >= OF_CREDENTIAL) {
+            open.remove(&longest_idle);
+        }
+        if open.len() >= SESSIONS {
+            return Err(WebError::TooMany("there are too many sessions; sign out elsewhere"));
+        }
+        let viewer = viewer.unwrap_or_else(|| Arc::new(Viewer::new(source)));
+        open.insert(id, Entry { viewer: viewer.clone(), credential, used: Instant::now() });
+        drop(open);
+        tokio::spawn(self.clone().watch(id));
+        Ok(format!("{}={value}{}", self.cookie, self.attributes))
+    }
+
+    /// The session of a request.
+    pub(super) fn find(&self, headers: &HeaderMap) -> Option<Session> {
+        let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+        let cookies = cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
+        let mut open = self.lock();
+        cookies.filter(|(name, _)| *name == self.cookie).find_map(|(_, value)| {
+            let id = hash(value);
+            let entry = open.get_mut(&id).filter(|entry| entry.goes_on())?;
+            entry.used = Instant::now();
+            Some(Session { viewer: entry.viewer.clone(), id })
+        })
+    }
+
+    /// Whether a session goes on. A stream uses its session.
+    pub(super) fn goes_on(&self, session: &Session) -> bool {
+        let mut open = self.lock();
+        let entry = open.get_mut(&session.id).filter(|entry| entry.goes_on());
+        entry.map(|entry| entry.used = Instant::now()).is_some()
+    }
+
+    /// Frees the memory of a session: all of it at its end, and the answers of an unused one.
+    async fn watch(self: Arc<Self>, id: Hash) {
+        loop {
+            sleep(WATCH).await;
+            let viewer = {
+                let mut open = self.lock();
+                if open.get(&id).is_some_and(|entry| !entry.goes_on()) {
+                    open.remove(&id);
+                }
+                open.get(&id).map(|entry| entry.viewer.clone())
+            };
+            let Some(viewer) = viewer else { return };
+            viewer.forget_unused().await;
+        }
+    }
+
+    /// Ends a session. Returns the value of `set-cookie` that removes the cookie.
+    pub(super) fn end(&self, session: &Session) -> String {
+        self.lock().remove(&session.id);
+        format!("{}=; Max-Age=0{}", self.cookie, self.attributes)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Hash, Entry>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    /// Whether it is not idle for too long, and its credential is valid.
+    fn goes_on(&self) -> bool {
+        self.used.elapsed() < IDLE && self.viewer.source.is_valid()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_spent_by_its_bearer_alone() {
+        let (token, text) = OneTimeToken::new().unwrap();
+        assert_eq!(text.len(), 43, "256 bits");
+        for wrong in ["", &text[1..], &format!("{text}A"), &text.to_lowercase()] {
+            assert!(!token.spend(wrong), "{wrong}");
+        }
+        assert!(token.spend(&text) && !token.spend(&text));
+    }
+
+    #[test]
+    fn an_old_token_is_not_valid() {
+        let (token, text) = OneTimeToken::new().unwrap();
+        // A machine that has just started has no earlier time.
+        let Some(made) = Instant::now().checked_sub(ONE_TIME) else { return };
+        token.0.lock().unwrap().as_mut().unwrap().1 = made;
+        assert!(!token.spend(&text));
+    }
+}
