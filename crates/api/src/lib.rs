@@ -3,12 +3,15 @@
 #![forbid(unsafe_code)]
 
 mod certificates;
+pub mod changes;
 pub mod control;
 pub mod jobs;
+pub mod limits;
 pub mod log_page;
 pub mod namespaces;
 pub mod node;
 pub mod nodes;
+pub mod policies;
 mod revisions;
 pub mod rollouts;
 mod scaling;

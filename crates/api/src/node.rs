@@ -3,16 +3,19 @@
 
 mod address;
 mod listener;
+mod policies;
+mod reach;
 mod rollout;
 mod views;
 
 pub use address::{Address, token};
 pub use listener::{Listener, PARENT_PID, ParentListener, is_trusted};
 
+use crate::changes::FileChanges;
 use crate::log_page::{LogPage, LogQuery, Marks};
 use crate::revisions::DeclaredNames;
 use crate::scrape::Scrape;
-use crate::{certificates, jobs, namespaces, nodes, revisions, scaling, upgrade};
+use crate::{certificates, jobs, limits, namespaces, nodes, revisions, scaling, upgrade};
 use axum::extract::Query;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -22,10 +25,8 @@ use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use leno_control::{Control, FunctionNode, RerunError, Transaction};
 use leno_model::FunctionId;
-use leno_model::size::Size;
-use leno_model::{ChainLink, IN_NODE, InstanceState, Run};
-use leno_proxy::links::large_pages;
-use leno_proxy::{FunctionEntry, Node, NodeSnapshot, channels};
+use leno_model::{IN_NODE, InstanceState, Run};
+use leno_proxy::{FunctionEntry, Node};
 use leno_supervisor::{ImageState, Supervisor, VolumeError};
 use leno_telemetry::metrics::CONTENT_TYPE;
 use listener::Access;
@@ -36,7 +37,7 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -61,6 +62,8 @@ pub struct Admin {
     pub supervisor: Supervisor,
     /// The control plane, if it is in the same process.
     pub control: Option<Control>,
+    /// The changes of the documents' files; `None`: the documents are those of a control plane.
+    pub changes: Option<Arc<FileChanges>>,
     /// Whether the first configuration is in force.
     pub configured: watch::Receiver<bool>,
     /// Whether the configuration is in force and every identity certified.
@@ -154,6 +157,10 @@ impl Admin {
             "/metrics" => reply(StatusCode::OK, CONTENT_TYPE, self.metrics()),
             "/functions" => list(self.functions()),
             "/instances" => list(self.instances()),
+            "/changes" => match &self.changes {
+                Some(changes) => list(json!(changes.latest())),
+                None => reply(StatusCode::NOT_FOUND, "text/plain", ELSEWHERE.to_owned()),
+            },
             "/revisions" | "/jobs" | "/nodes" => match &self.control {
                 Some(control) if path == "/jobs" => list(jobs::rows(&control.status().jobs)),
                 Some(control) if path == "/nodes" => list(nodes::rows(&control.status().nodes)),
@@ -167,10 +174,13 @@ impl Admin {
             "/flows" => list(json!(self.node.telemetry.flows(request.uri().query()))),
             "/edges" => list(json!(self.node.telemetry.metrics.edges())),
             "/rules" => list(json!(self.node.telemetry.metrics.rule_hits())),
+            "/limits" => list(json!(limits::rows(&self.node, &self.supervisor, None))),
             "/destinations" => list(json!(self.node.telemetry.destinations.all())),
             "/recent" => list(json!(self.node.telemetry.ring.latest(RECENT))),
             "/externals" => list(self.externals()),
             "/chains" => list(self.chains()),
+            _ if path.starts_with(LIMITS) => self.limits_of(&path[LIMITS.len()..]),
+            _ if path.starts_with(POLICIES) => self.policies(&path[POLICIES.len()..]),
             _ => match (path.strip_prefix("/explain/"), path.strip_prefix("/destinations/").map(str::parse)) {
                 (Some(request_id), _) => self.explain(request_id),
                 _ if path.starts_with(LOGS) => self.logs(request.uri()),
@@ -361,72 +371,6 @@ impl Admin {
         entries.into_iter().map(row).collect()
     }
 
-    /// External services and their callers.
-    fn externals(&self) -> Value {
-        let snapshot = self.node.snapshot.load();
-        let mut rows: Vec<(&str, Value)> = Vec::new();
-        for entry in snapshot.functions.values() {
-            let Run::Egress(egress) = &entry.config.run else { continue };
-            let calls =
-                |other: &&Arc<FunctionEntry>| other.config.callees.iter().any(|callee| callee.id == entry.config.id);
-            let mut callers: Vec<&str> =
-                snapshot.functions.values().filter(calls).map(|caller| &*caller.name).collect();
-            callers.sort_unstable();
-            let addresses = egress.addresses.iter().map(|block| format!("{}/{}", block.address, block.prefix));
-            let load = self.node.policy_state.health.get(&entry.config.id).load(1, Instant::now());
-            let row = json!({
-                "external": &*entry.name,
-                "hosts": egress.hosts,
-                "addresses": addresses.collect::<Vec<_>>(),
-                "ports": egress.ports.iter().map(|port| format!("{} {}", port.number, json!(port.protocol).as_str().unwrap_or_default())).collect::<Vec<_>>(),
-                "callers": callers,
-                "connections": load.connections,
-            });
-            rows.push((&entry.name, row));
-        }
-        rows.sort_by(|one, other| one.0.cmp(other.0));
-        rows.into_iter().map(|(_, row)| row).collect()
-    }
-
-    /// Functions of chains, by chain.
-    fn chains(&self) -> Value {
-        let snapshot = self.node.snapshot.load();
-        let mut rows: Vec<((&str, &str), Value)> = Vec::new();
-        for entry in snapshot.functions.values() {
-            let Some(ChainLink { chain, memory, large_pages, to, .. }) = &entry.config.chain else { continue };
-            let row = json!({
-                "chain": chain,
-                "function": &*entry.name,
-                "protocol": entry.config.protocol,
-                "memory": Size(*memory).to_string(),
-                "large_pages": large_pages.then(|| large_pages::check().map_or_else(|error| error.to_string(), |()| "asked for".to_owned())),
-                "to": to.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                "direct": self.direct(&snapshot, &entry.config.id, to),
-            });
-            rows.push(((chain, &entry.name), row));
-        }
-        rows.sort_by_key(|(place, _)| *place);
-        rows.into_iter().map(|(_, row)| row).collect()
-    }
-
-    /// For each callee, whether calls bypass the sidecar, or why not.
-    fn direct(&self, snapshot: &NodeSnapshot, caller: &FunctionId, to: &[FunctionId]) -> Value {
-        let channels = &self.node.channels;
-        let told = |callee: &FunctionId| {
-            let words = channels::in_words(snapshot, caller, callee);
-            let told = match words.as_str() {
-                "direct" if !channels.are_made() => "the kernel of this node makes no channels".to_owned(),
-                "direct" => {
-                    let (open, counts) = channels.of(caller, callee);
-                    format!("direct, {open} open, {} calls", counts.calls)
-                }
-                _ => words,
-            };
-            (callee.to_string(), Value::String(told))
-        };
-        Value::Object(to.iter().map(told).collect())
-    }
-
     fn instances(&self) -> Value {
         let statuses = self.supervisor.status();
         let images = self.supervisor.images();
@@ -508,6 +452,8 @@ fn told(image: &ImageState) -> (String, Option<&str>) {
 
 const RECENT: usize = 100;
 const LOGS: &str = "/logs/";
+const LIMITS: &str = "/limits/";
+const POLICIES: &str = "/policies/";
 const VOLUMES: &str = "/volumes/";
 /// The path of a job, and its end where the job is run again.
 const JOBS: &str = "/jobs/";
@@ -517,7 +463,7 @@ const ROLLOUTS: &str = "/rollouts/";
 const LOGS_BYTES: u32 = 1 << 20;
 /// This node's name on its own pages.
 const THIS_NODE: &str = "";
-const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /namespaces /revisions /instances /jobs /events /identities /volumes /externals /chains /flows /edges /rules /destinations /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade, /rollouts/NAMESPACE/NAME; DELETE /volumes/NAMESPACE/NAME\n";
+const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /namespaces /revisions /instances /jobs /events /identities /volumes /externals /chains /flows /edges /rules /destinations /limits /changes /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /policies/NAMESPACE/NAME /limits/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade, /rollouts/NAMESPACE/NAME; DELETE /volumes/NAMESPACE/NAME\n";
 
 fn list(value: Value) -> Response<Full<Bytes>> {
     reply(StatusCode::OK, "application/json", value.to_string())

@@ -35,7 +35,7 @@ pub mod watch;
 mod yaml;
 
 pub use collection::{Document, Reach, SecretDocument, foreign_documents};
-pub use compile::{Documents, TypedDocument};
+pub use compile::{Documents, TypedDocument, retry_condition, rules_without_effect};
 pub use digest::module_hash;
 pub use document_id::DocumentId;
 pub use document_set::{DocumentSet, load, load_text, path_problems};

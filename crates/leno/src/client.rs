@@ -1,6 +1,7 @@
 //! `leno get` and `leno explain`, and the client of a node's admin address.
 
 use crate::NodeAddress;
+use crate::changes::with_columns;
 use crate::columns;
 use crate::listing::{Form, print_rows};
 use crate::names::NamespaceOptions;
@@ -67,6 +68,9 @@ pub(crate) enum Listing {
     /// Namespaces, and the use that each makes of its quota.
     #[value(alias = "namespace", alias = "ns")]
     Namespaces,
+    /// Rate limits, queues and circuit breakers with their use, and ejected endpoints.
+    #[value(alias = "limit")]
+    Limits,
     /// Volumes that this node keeps on its disk, also of functions that are gone.
     #[value(alias = "volume")]
     Volumes,
@@ -86,6 +90,10 @@ pub(crate) enum Listing {
     /// Documents of the kind NamespaceQuota; of a control plane.
     #[value(alias = "namespacequotas", alias = "namespacequota", alias = "quota")]
     Quotas,
+    /// Changes of documents: who, when, which, and the recorded requests that their dry run decided
+    /// differently. `leno describe change REVISION` shows the differences.
+    #[value(alias = "change", alias = "history")]
+    Changes,
     /// The audit log of changes to documents; of a control plane.
     Audit,
 }
@@ -109,6 +117,8 @@ impl Listing {
             Self::Identities => Some(remote::Listing::Identities),
             Self::Namespaces => Some(remote::Listing::Namespaces),
             Self::Secrets => Some(remote::Listing::Secrets),
+            Self::Limits => Some(remote::Listing::Limits),
+            Self::Changes => Some(remote::Listing::Changes),
             _ => None,
         }
     }
@@ -145,6 +155,8 @@ impl Listing {
             Self::Identities => "/identities",
             Self::Namespaces => "/namespaces",
             Self::Volumes => "/volumes",
+            Self::Limits => "/limits",
+            Self::Changes => "/changes",
         })
     }
 
@@ -237,6 +249,8 @@ impl Listing {
                 ("FILE", "file", Wide),
             ],
             Self::Namespaces => columns::NAMESPACES_OF_NODE,
+            Self::Limits => &columns::LIMITS[..columns::LIMITS.len() - 1],
+            Self::Changes => columns::CHANGES,
         }
     }
 }
@@ -294,15 +308,18 @@ impl Source {
 
     /// The rows of a listing, with their columns.
     pub(crate) fn rows(&self, what: Listing) -> Result<(&'static [Column], Vec<Value>)> {
-        match self {
+        let is_change = what == Listing::Changes;
+        let (columns, rows) = match self {
             Self::ControlPlane(connection) => {
                 let what = what.of_control_plane().context(
                     "a control plane does not have this listing, only nodes do: give --context local, or --admin",
                 )?;
-                Ok((what.columns(), remote::rows(connection, what)?))
+                (what.columns(), remote::rows(connection, what)?)
             }
-            Self::Node(node) => Ok((what.columns(), node.list(what.path().context(NO_CONTROL_PLANE)?)?)),
-        }
+            Self::Node(node) => (what.columns(), node.list(what.path().context(NO_CONTROL_PLANE)?)?),
+        };
+        let rows = if is_change { rows.into_iter().map(with_columns).collect::<Result<_>>()? } else { rows };
+        Ok((columns, rows))
     }
 }
 

@@ -78,6 +78,32 @@ pub(crate) const INSTANCES: &[Column] = &[
     ("NODE", "node", Plain),
 ];
 
+/// The use of limits, of a node or of all nodes.
+pub(crate) const LIMITS: &[Column] = &[
+    ("FUNCTION", "function", Plain),
+    ("KIND", "kind", Plain),
+    ("RULE", "name", Plain),
+    ("CALLEE", "callee", Plain),
+    ("KEY", "key", Plain),
+    ("USED", "used", Plain),
+    ("OF", "of", Plain),
+    ("STATE", "state", Plain),
+    ("SINCE", "since", Age),
+    ("UNTIL", "until", Age),
+    ("DETAIL", "detail", Wide),
+    ("NODE", "node", Plain),
+];
+
+/// Changes of documents.
+pub(crate) const CHANGES: &[Column] = &[
+    ("REVISION", "revision", Plain),
+    ("TIME", "time", Time),
+    ("BY", "by", Plain),
+    ("DOCUMENTS", "summary", Plain),
+    ("NEWLY DENIED", "newly_denied", Plain),
+    ("NEWLY ALLOWED", "newly_allowed", Plain),
+];
+
 /// Events, of a node or of all nodes.
 pub(crate) const EVENTS: &[Column] = &[
     ("TIME", "time", Time),

@@ -7,8 +7,9 @@ use crate::names::{NamespaceOptions, Selection};
 use crate::remote::{self, Server};
 use crate::screen::shown;
 use crate::table::{self, Column};
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use jiff::Timestamp;
+use leno_api::changes::ChangeRecord;
 use serde_json::Value;
 use std::process::ExitCode;
 
@@ -38,6 +39,9 @@ pub(crate) enum Kind {
     /// A node, and its certificates.
     #[value(alias = "nodes")]
     Node,
+    /// A change of documents, by its revision: who made it, and the differences of the texts.
+    #[value(alias = "changes")]
+    Change,
     /// A namespace: its quota with the use of it, and its functions and jobs.
     #[value(alias = "namespaces", alias = "ns")]
     Namespace,
@@ -55,7 +59,7 @@ impl Kind {
             Self::Secret => Some("StoredSecret"),
             Self::Mesh => Some("Mesh"),
             Self::Namespace => Some("NamespaceQuota"),
-            Self::Node => None,
+            Self::Node | Self::Change => None,
         }
     }
 
@@ -72,7 +76,7 @@ impl Kind {
             Self::Node => (Some(Nodes), &[Identities]),
             Self::Namespace => (Some(Namespaces), &[Functions, Jobs]),
             Self::Secret => (Some(Secrets), &[]),
-            Self::Policy | Self::Mesh => (None, &[]),
+            Self::Policy | Self::Mesh | Self::Change => (None, &[]),
         }
     }
 }
@@ -85,6 +89,9 @@ pub(crate) fn run(
     (server, node): (&Server, &NodeAddress),
 ) -> Result<ExitCode> {
     let source = Source::of(server, node)?;
+    if kind == Kind::Change {
+        return change(&source, name);
+    }
     let mut selection = namespace.selection(source.namespace(), Some(name))?;
     let (state, listings) = kind.listings();
     let mut found = false;
@@ -133,6 +140,30 @@ fn rows(source: &Source, listing: Listing, selection: &Selection) -> Result<Opti
     let (columns, mut rows) = source.rows(listing)?;
     rows.retain(|row| selection.includes(row));
     Ok(Some((columns, rows)))
+}
+
+/// Prints the differences of one change.
+fn change(source: &Source, revision: &str) -> Result<ExitCode> {
+    let (_, rows) = source.rows(Listing::Changes)?;
+    let Some(row) = rows.into_iter().find(|row| row["revision"].to_string() == revision) else {
+        bail!("there is no change with revision {}; `leno get changes` lists the latest", shown(revision));
+    };
+    let record: ChangeRecord = serde_json::from_value(row).context("the answer is not a change")?;
+    println!("revision {} by {}", record.revision, shown(&record.by));
+    if let Some(verdicts) = record.verdicts {
+        println!(
+            "of {} recorded requests, the dry run before it denied {} that were allowed, and allowed {} that were denied",
+            verdicts.judged, verdicts.newly_denied, verdicts.newly_allowed
+        );
+    }
+    for changed in record.changes {
+        println!("\n{} {}", shown(&changed.what), format!("{:?}", changed.action).to_lowercase());
+        match changed.diff {
+            Some(diff) => diff.lines().for_each(|line| println!("{}", shown(line))),
+            None => println!("its difference is not kept"),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// One field a line.

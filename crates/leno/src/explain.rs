@@ -1,7 +1,11 @@
-//! `leno explain`: the records of one request, of a node or of all nodes.
+//! `leno explain`: the records of one request, of a node or of all nodes; or the policies of a
+//! function.
+
+mod function;
 
 use crate::NodeAddress;
 use crate::client::Source;
+use crate::names::NamespaceOptions;
 use crate::observe;
 use crate::output::Format;
 use crate::remote::{self, Server};
@@ -16,9 +20,40 @@ use std::process::ExitCode;
 /// Most IDs that are listed when several begin alike.
 const MAX_LISTED: usize = 8;
 
+/// The request or function to explain.
+#[derive(clap::Args)]
+pub(crate) struct Subject {
+    /// The response's `x-request-id`, also in the access log and in `leno observe`; its first
+    /// characters are enough. Or `function NAME`: the policies of a function in words.
+    #[arg(value_name = "REQUEST-ID", num_args = 1..=2, required_unless_present = "last")]
+    subject: Vec<String>,
+    /// The last request, of those that the filters match.
+    #[arg(long, conflicts_with = "subject")]
+    last: bool,
+    #[command(flatten)]
+    namespace: NamespaceOptions,
+}
+
+/// Prints what the subject names.
+pub(crate) fn run(
+    subject: &Subject,
+    filter: &observe::Filter,
+    (node, server): (&NodeAddress, &Server),
+    format: Format,
+) -> Result<ExitCode> {
+    match &subject.subject[..] {
+        [kind, name] if kind == "function" => {
+            function::run(name, &subject.namespace, &Source::of(server, node)?, format)
+        }
+        [] => request(None, filter, (node, server), format),
+        [id] => request(Some(id), filter, (node, server), format),
+        _ => bail!("expected REQUEST-ID, or `function NAME`: `leno explain function demo/shop`"),
+    }
+}
+
 /// Prints the records of the request with this ID, of the only one whose ID begins so, or, without
 /// an ID, of the last request that the filter matches.
-pub(crate) fn run(
+fn request(
     request_id: Option<&str>,
     filter: &observe::Filter,
     (node, server): (&NodeAddress, &Server),

@@ -9,6 +9,7 @@ mod allocator;
 mod arguments;
 mod authority_file;
 mod ca;
+mod changes;
 mod check;
 mod client;
 mod colour;
@@ -378,18 +379,14 @@ enum Command {
         #[command(flatten)]
         node: NodeAddress,
     },
-    /// Show every stage of the decision on a recent request.
+    /// Show every stage of the decision on a recent request, or the policies of a function: `leno
+    /// explain function demo/shop`.
     ///
     /// Asks the node of this account, unless --server, LENO_SERVER or --context names a control
     /// plane, which asks all nodes.
     Explain {
-        /// The response's `x-request-id`, also in the access log and in `leno observe`; its first
-        /// characters are enough.
-        #[arg(required_unless_present = "last")]
-        request_id: Option<String>,
-        /// The last request, of those that the filters match.
-        #[arg(long, conflicts_with = "request_id")]
-        last: bool,
+        #[command(flatten)]
+        subject: explain::Subject,
         #[command(flatten)]
         filter: observe::Filter,
         #[command(flatten)]
@@ -524,8 +521,8 @@ fn main() -> ExitCode {
         Command::Dashboard(arguments) => dashboard::run(&arguments),
         Command::Graph(options) => graph::run(&options),
         Command::Suggest(command) => suggest::run(command),
-        Command::Explain { request_id, last: _, filter, server, node, format } => {
-            explain::run(request_id.as_deref(), &filter, (&node, &server), format)
+        Command::Explain { subject, filter, server, node, format } => {
+            explain::run(&subject, &filter, (&node, &server), format)
         }
         Command::CreateSecret(options) => remote::create_secret(&options),
         Command::DeleteVolume { volume, node } => client::delete_volume(&volume, &node),

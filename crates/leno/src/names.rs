@@ -65,6 +65,7 @@ impl Selection {
         let texts = || NAMES.iter().filter_map(|field| row[*field].as_str());
         let namespaces: Vec<&str> = match row["namespace"].as_str() {
             Some(namespace) => vec![namespace],
+            None if row["changes"].is_array() => documents(row).map(|text| split(text).0).collect(),
             None => texts().filter_map(|text| Some(split(text).0).filter(|namespace| !namespace.is_empty())).collect(),
         };
         let in_namespace =
@@ -82,6 +83,12 @@ impl fmt::Display for Selection {
             None => f.write_str(&name),
         }
     }
+}
+
+/// The names of the documents of a change, without their kinds.
+fn documents(row: &Value) -> impl Iterator<Item = &str> {
+    let all = row["changes"].as_array().into_iter().flatten();
+    all.filter_map(|changed| Some(changed["what"].as_str()?.split_once(' ')?.1))
 }
 
 /// Namespace and name of `namespace/name`, or of a SPIFFE ID; the namespace may be empty.
@@ -110,15 +117,17 @@ mod tests {
             json!({ "identity": "spiffe://mesh.example/ns/demo/sa/shop" }),
             json!({ "kind": "Policy", "namespace": "demo", "name": "rules" }),
             json!({ "node": "one", "zone": "a" }),
+            json!({ "changes": [{ "what": "Function demo/shop" }, { "what": "Policy other/p" }] }),
         ];
         let included = |options: NamespaceOptions, of_context, name| {
             let selection = options.selection(of_context, name).unwrap();
             rows.iter().enumerate().filter(|(_, row)| selection.includes(row)).map(|(at, _)| at).collect::<Vec<_>>()
         };
-        assert_eq!(included(options(None, false), None, None), [0, 1, 2, 3, 4, 5]);
-        assert_eq!(included(options(Some("demo"), false), Some("other"), None), [0, 2, 3, 4, 5]);
-        assert_eq!(included(options(None, false), Some("other"), None), [1, 5]);
-        assert_eq!(included(options(None, true), Some("other"), None), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(included(options(None, false), None, None), [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(included(options(Some("demo"), false), Some("other"), None), [0, 2, 3, 4, 5, 6]);
+        assert_eq!(included(options(Some("third"), false), None, None), [5]);
+        assert_eq!(included(options(None, false), Some("other"), None), [1, 5, 6]);
+        assert_eq!(included(options(None, true), Some("other"), None), [0, 1, 2, 3, 4, 5, 6]);
         assert_eq!(included(options(None, false), None, Some("shop")), [0, 1, 2, 3]);
         assert_eq!(included(options(None, false), Some("demo"), Some("other/shop")), [1]);
         assert_eq!(included(options(None, false), None, Some("demo/shop/3")), [2]);

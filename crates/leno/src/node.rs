@@ -262,6 +262,7 @@ async fn node(
         node: running.node.clone(),
         supervisor: running.supervisor.clone(),
         control: None,
+        changes: None,
         configured: running.configured.clone(),
         ready: running.ready.clone(),
         upgrades,

@@ -222,6 +222,8 @@ pub(crate) enum Listing {
     Identities,
     Namespaces,
     Secrets,
+    Limits,
+    Changes,
     Audit,
     Tokens,
 }
@@ -246,6 +248,8 @@ pub(crate) fn rows(connection: &Connection, what: Listing) -> Result<Vec<Value>>
         Listing::Jobs => of_status(connection, "jobs")?,
         Listing::Identities => of_status(connection, "identities")?,
         Listing::Revisions => of_status(connection, "revisions")?,
+        Listing::Limits => views::rows(connection, "/v1/limits")?,
+        Listing::Changes => views::rows(connection, "/v1/history?limit=100")?,
     })
 }
 
@@ -339,6 +343,8 @@ impl Listing {
             ],
             Self::Instances => columns::INSTANCES,
             Self::Events => columns::EVENTS,
+            Self::Limits => columns::LIMITS,
+            Self::Changes => columns::CHANGES,
             Self::Revisions => &[
                 ("REVISION", "revision", Plain),
                 ("NAME", "declared", Plain),

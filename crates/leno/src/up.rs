@@ -19,6 +19,7 @@ use crate::problems;
 use crate::signals::Stop;
 use crate::telemetry;
 use anyhow::{Context, Result, bail};
+use leno_api::changes::FileChanges;
 use leno_api::node::{self as admin, Address, Admin, Listener, PARENT_PID, ParentListener};
 use leno_api::upgrade::Pending;
 use leno_config::{Effort, Problem, Snapshot, Standing};
@@ -209,10 +210,12 @@ async fn up(
         transfer::attach(&control, &intake, &snapshot, file).await;
     }
     let (upgrades, mut requests) = mpsc::channel(1);
+    let files = Arc::new(tokio::task::block_in_place(|| FileChanges::new(path)));
     let told = Admin {
         node: running.node.clone(),
         supervisor: running.supervisor.clone(),
         control: Some(control.clone()),
+        changes: Some(files.clone()),
         configured: running.configured.clone(),
         ready: running.ready.clone(),
         upgrades,
@@ -277,7 +280,7 @@ async fn up(
         };
         // Registries may be slow.
         unresolved = tokio::select! {
-            applied = apply(&control, &intake, (&engines, &mesh), change, &mut warned) => applied,
+            applied = apply(&control, &intake, (&engines, &mesh), change, (&mut warned, &files)) => applied,
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         };
@@ -327,7 +330,7 @@ async fn apply(
     intake: &Intake,
     (engines, running): (&Engines, &MeshConfig),
     change: Result<Snapshot, Vec<Problem>>,
-    warned: &mut Vec<Problem>,
+    (warned, files): (&mut Vec<Problem>, &FileChanges),
 ) -> Option<(Instant, Snapshot)> {
     let change = change.and_then(|snapshot| {
         let fixed = running.fixed_at_start(snapshot.mesh_config());
@@ -356,6 +359,7 @@ async fn apply(
                 "the documents have changed: {}",
                 snapshot.read()
             );
+            tokio::task::block_in_place(|| files.record());
             tell_imports(&snapshot);
             warn_of_more(warned, snapshot.warnings());
         }

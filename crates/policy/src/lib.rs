@@ -19,6 +19,7 @@ mod authentication;
 mod authorization;
 mod breaker;
 mod claims;
+pub mod clauses;
 pub mod connection;
 pub mod engine;
 mod fields;

@@ -154,6 +154,22 @@ pub fn render_key(parts: &[KeyPart], subject: &Subject<'_>) -> String {
     key
 }
 
+/// The values in a key that [`render_key`] has made; `None`: the request lacked the part, or it was
+/// too long to be kept.
+pub fn key_values(key: &str) -> impl Iterator<Item = Option<&str>> {
+    let mut rest = key;
+    core::iter::from_fn(move || {
+        if let Some(after) = rest.strip_prefix("-;").or_else(|| rest.strip_prefix("+;")) {
+            rest = after;
+            return Some(None);
+        }
+        let (length, after) = rest.strip_prefix('x').unwrap_or(rest).split_once(':')?;
+        let value = after.get(..length.parse().ok()?)?;
+        rest = after.get(value.len()..)?.strip_prefix(';')?;
+        Some(Some(value))
+    })
+}
+
 /// A client, by its address. A client that has one IPv6 address has its whole /64, so the /64 is
 /// one client. An IPv4-mapped address is the IPv4 address.
 pub fn client_network(address: IpAddr) -> IpAddr {

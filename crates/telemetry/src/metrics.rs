@@ -21,9 +21,10 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use leno_http::peer::TrafficDirection;
 use leno_policy::engine::EngineKind;
 use leno_policy::spec::Protocol;
+use leno_runtime::clock::unix_ms;
 use std::hash::{BuildHasher, Hash};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Content type of the output of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -39,9 +40,17 @@ const MOST_SERIES: usize = 20_000;
 const MOST_RULES: usize = 1_000;
 
 /// The shards of all workers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Metrics {
     shards: Mutex<Vec<Arc<Shard>>>,
+    /// Since when they count, in seconds since 1970.
+    since: u64,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { shards: Mutex::default(), since: unix_ms(SystemTime::now()) / 1000 }
+    }
 }
 
 /// The metrics of one worker.
@@ -140,6 +149,11 @@ impl<const N: usize> Histogram<N> {
 }
 
 impl Metrics {
+    /// Since when they count, in seconds since 1970.
+    pub fn since(&self) -> u64 {
+        self.since
+    }
+
     /// Adds a shard for a new worker.
     pub fn shard(&self) -> Arc<Shard> {
         let shard = Arc::new(Shard::default());

@@ -30,10 +30,12 @@ pub enum View {
     Rules,
     /// Refused destinations of functions.
     Destinations,
+    /// The use of limits.
+    Limits,
 }
 
 impl View {
-    const ALL: [(Self, &str); 8] = [
+    const ALL: [(Self, &str); 9] = [
         (Self::Instances, "instances"),
         (Self::Functions, "functions"),
         (Self::Events, "events"),
@@ -42,6 +44,7 @@ impl View {
         (Self::Edges, "edges"),
         (Self::Rules, "rules"),
         (Self::Destinations, "destinations"),
+        (Self::Limits, "limits"),
     ];
 
     fn name(self) -> &'static str {
@@ -55,6 +58,8 @@ pub struct ViewQuery {
     /// The view.
     pub view: View,
     /// Of flows: [`ViewRows::next`] of the answer before. Of an explanation: the ID of the request.
+    /// Of rules and limits: the function, `namespace/name`; empty: all. Earlier releases answer about
+    /// rules with all.
     pub argument: String,
     /// Only rows of these namespaces; empty: of all.
     pub namespaces: BTreeSet<String>,

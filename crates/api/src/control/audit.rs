@@ -36,8 +36,8 @@ impl Lines {
     }
 }
 
-/// Adds an entry to its change's transaction.
-pub(super) fn add(transaction: &mut Transaction, entry: &AuditEntry) -> Result<(), StoreError> {
+/// Adds an entry to its change's transaction. Returns the entry's key.
+pub(super) fn add(transaction: &mut Transaction, entry: &AuditEntry) -> Result<String, StoreError> {
     let mut tail = [0; 4];
     // Two entries of one millisecond need two keys.
     let random = rand::fill(&mut tail).is_ok();
@@ -45,23 +45,34 @@ pub(super) fn add(transaction: &mut Transaction, entry: &AuditEntry) -> Result<(
     let key = format!("{PREFIX}{:016}-{:08x}", (entry.time * 1e3) as u64, u32::from_be_bytes(tail));
     let failed = |reason: String| StoreError::Failed { store: "the audit log".to_owned(), reason };
     transaction.expect(key.clone(), 0);
-    transaction.put(key, serde_json::to_vec(entry).map_err(|error| failed(error.to_string()))?);
-    Ok(())
+    transaction.put(key.clone(), serde_json::to_vec(entry).map_err(|error| failed(error.to_string()))?);
+    Ok(key)
+}
+
+/// The part of an entry's key that names it.
+pub(super) fn end_of_key(key: &str) -> &str {
+    key.strip_prefix(PREFIX).unwrap_or(key)
 }
 
 /// The last entries, latest first. Blocks on the store.
 pub(super) fn list(backend: &dyn Backend, limit: usize) -> Result<Vec<AuditEntry>, StoreError> {
-    let entries = backend.list(PREFIX)?.entries;
-    let read = |entry: &leno_control::Entry| {
+    latest(backend)?.take(limit).map(|read| read.map(|(_, entry)| entry)).collect()
+}
+
+/// All entries with their keys, latest first. Blocks on the store.
+pub(super) fn latest(
+    backend: &dyn Backend,
+) -> Result<impl Iterator<Item = Result<(String, AuditEntry), StoreError>>, StoreError> {
+    let read = |entry: leno_control::Entry| {
         let damaged = |error: serde_json::Error| StoreError::Damaged {
             store: backend.name(),
             entry: entry.key.clone(),
             reason: error.to_string(),
         };
         let read: AuditEntry = serde_json::from_slice(&entry.value).map_err(damaged)?;
-        Ok(AuditEntry { revision: entry.version, ..read })
+        Ok((entry.key, AuditEntry { revision: entry.version, ..read }))
     };
-    entries.iter().rev().take(limit).map(read).collect()
+    Ok(backend.list(PREFIX)?.entries.into_iter().rev().map(read))
 }
 
 /// Removes the oldest entries beyond the number that the store keeps. Blocks on the store.

@@ -10,6 +10,7 @@ mod secrets;
 use super::audit;
 use super::documents::Documents;
 use super::error::ApiError;
+use super::history::{self, ChangedText, DryRuns};
 use super::queries;
 use super::quota::Namespaces;
 use super::sealing::SealedValues;
@@ -19,7 +20,7 @@ use super::turns::{Limits, Turn, Turns};
 use super::types::{Action, AuditChange, ChangeAnswer, ChangeRequest, NamespaceStatus, Replay, Role};
 use super::worker::apart;
 use anyhow::{Context, Result};
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use check::{CheckedChange, DocumentAction, Outcome, difference, in_order};
 use leno_config::{Document, DocumentId, Effort, Problem, Snapshot};
 use leno_control::{Authorities, Control, Definitions, Secrets, Status, Store, Transaction};
@@ -59,11 +60,15 @@ pub struct Leading {
     intake: Intake,
     /// The namespaces of the documents in force.
     namespaces: ArcSwap<Namespaces>,
+    /// The definitions in force.
+    definitions: ArcSwapOption<Definitions>,
     /// Locked while the leader stores and publishes documents, but not while it checks them.
     writer: Mutex<Writer>,
     changes: Arc<Turns>,
     dry_runs: Arc<Turns>,
     replays: Arc<Turns>,
+    /// Results of dry runs, for the history of the changes that follow them.
+    tried: DryRuns,
 }
 
 #[derive(Default)]
@@ -116,10 +121,22 @@ impl Leading {
         let control = Control::with_authorities(authorities, store, leno_control::Options::default())?;
         let base = Base { stale: true, ..Base::default() };
         let writer = Mutex::new(Writer { base, since_trimmed: TRIM_EVERY });
-        let (intake, tidied, namespaces) = Default::default();
+        let (intake, tidied, namespaces, definitions, tried) = Default::default();
         let [changes, dry_runs, replays] = [CHANGES, DRY_RUNS, REPLAYS].map(Turns::new);
         let authority_file = file;
-        Ok(Arc::new(Self { control, authority_file, tidied, intake, namespaces, writer, changes, dry_runs, replays }))
+        Ok(Arc::new(Self {
+            control,
+            authority_file,
+            tidied,
+            intake,
+            namespaces,
+            definitions,
+            writer,
+            changes,
+            dry_runs,
+            replays,
+            tried,
+        }))
     }
 
     /// Publishes the stored documents if they are not in force. The service keeps the problems.
@@ -175,7 +192,9 @@ impl Leading {
             changed = published.changed,
             "the stored documents are in force"
         );
-        base.in_force = Some(Arc::new(definitions));
+        let in_force = Some(Arc::new(definitions));
+        self.definitions.store(in_force.clone());
+        base.in_force = in_force;
         self.namespaces.store(Arc::new(Namespaces::of(&ordered, &snapshot)));
         base.generation += 1;
         Ok(())
@@ -184,6 +203,11 @@ impl Leading {
     /// The names of functions, jobs and External documents that name a stored secret.
     pub(super) fn secret_users(&self, id: &DocumentId) -> Vec<String> {
         self.namespaces.load().secret_users(id)
+    }
+
+    /// The definitions in force; `None`: none were published yet.
+    pub(super) fn definitions(&self) -> Option<Arc<Definitions>> {
+        self.definitions.load_full()
     }
 
     /// The quota and use of each namespace.
@@ -249,7 +273,9 @@ impl Leading {
             if request.dry_run {
                 drop((alone, turn));
                 if request.replay {
-                    checked.answer.replay = Some(self.replay(caller, checked.candidates).await?);
+                    let replay = self.replay(caller, checked.candidates).await?;
+                    self.tried.remember(caller, &request, &replay);
+                    checked.answer.replay = Some(replay);
                 }
                 return Ok(checked.answer);
             }
@@ -262,15 +288,17 @@ impl Leading {
                 continue;
             }
             let Some(definitions) = checked.definitions.take() else { return Ok(checked.answer) };
-            let committed = block_in_place(|| self.commit(service, &mut writer, caller, &checked, &definitions));
+            let committed =
+                block_in_place(|| self.commit(service, &mut writer, (caller, &request), &checked, &definitions));
             checked.answer.revision = Some(committed?);
             let generation = base.generation + 1;
             self.namespaces.store(Arc::new(checked.namespaces));
             let (documents, in_force) = (Arc::new(checked.documents), Some(Arc::new(definitions)));
+            self.definitions.store(in_force.clone());
             let secrets = Arc::new(checked.secrets);
             writer.base = Base { generation, documents, broken: Arc::default(), in_force, secrets, stale: false };
             service.state_mut().not_in_force.clear();
-            self.trim(service, &mut writer);
+            self.trim(service, &mut writer, &checked.actions);
             return Ok(checked.answer);
         }
     }
@@ -304,7 +332,7 @@ impl Leading {
         &self,
         service: &Service,
         writer: &mut Writer,
-        caller: &Caller,
+        (caller, request): (&Caller, &ChangeRequest),
         CheckedChange { actions, sealed, .. }: &CheckedChange,
         definitions: &Definitions,
     ) -> Result<u64, ApiError> {
@@ -326,7 +354,9 @@ impl Leading {
             changes.push(AuditChange { what: id.to_string(), action: *action, before });
         }
         let entry = entry(caller, changes);
-        audit::add(&mut transaction, &entry)?;
+        let key = audit::add(&mut transaction, &entry)?;
+        let texts = changed_texts(service, actions);
+        history::add(&mut transaction, &*service.backend, &key, &texts, &self.tried.of(caller, request));
         let mut revision = None;
         let commit = || {
             revision = Some(service.backend.commit(&transaction)?);
@@ -390,7 +420,14 @@ impl Leading {
         }
     }
 
-    fn trim(&self, service: &Service, writer: &mut Writer) {
+    fn trim(&self, service: &Service, writer: &mut Writer, actions: &[DocumentAction]) {
+        let changed = actions.iter().filter(|(_, action, _)| *action != Action::Unchanged);
+        let namespaces: BTreeSet<&str> = changed.map(|(id, ..)| id.namespace.as_str()).collect();
+        for namespace in namespaces {
+            if let Err(error) = block_in_place(|| history::trim(&*service.backend, namespace)) {
+                tracing::warn!(%error, namespace, "old differences of documents are not removed yet");
+            }
+        }
         writer.since_trimmed += 1;
         if writer.since_trimmed < TRIM_EVERY {
             return;
@@ -400,6 +437,18 @@ impl Leading {
             tracing::warn!(%error, "old entries of the audit log are not removed yet");
         }
     }
+}
+
+/// The texts of changed documents, before and after the change.
+fn changed_texts<'a>(service: &Service, actions: &'a [DocumentAction]) -> Vec<ChangedText<'a>> {
+    let state = service.state();
+    let changed = actions.iter().filter(|(_, action, _)| *action != Action::Unchanged);
+    let texts = changed.map(|(id, _, document)| ChangedText {
+        id,
+        before: state.entries.documents.get(id).map(|kept| kept.value.text.clone()),
+        after: document.as_ref().map(Document::text),
+    });
+    texts.collect()
 }
 
 /// Reads all stored documents. The second map has the problems of unreadable ones.

@@ -7,6 +7,8 @@ use super::audit;
 use super::error::ApiError;
 use super::expiry;
 use super::forward;
+use super::history;
+use super::policies;
 use super::service::Service;
 use super::tokens::Caller;
 use super::types::{
@@ -52,16 +54,19 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         .route("/v1/secrets", get(secrets))
         .route("/v1/functions", get(views::functions))
         .route("/v1/functions/{namespace}/{name}/rollout", post(rollout))
+        .route("/v1/functions/{namespace}/{name}/policies", get(policies::policies))
         .route("/v1/instances", get(views::instances))
         .route("/v1/events", get(views::events))
         .route("/v1/flows", get(views::flows))
         .route("/v1/edges", get(views::edges))
         .route("/v1/rules", get(views::rules))
         .route("/v1/destinations", get(views::destinations))
+        .route("/v1/limits", get(views::limits))
         .route("/v1/requests/{id}", get(views::explain))
         .route("/v1/logs/{namespace}/{name}", get(logs))
         .route("/v1/jobs/{namespace}/{name}/rerun", post(rerun_job))
         .route("/v1/audit", get(audit_log))
+        .route("/v1/history", get(history::history))
         .route("/v1/tokens", get(administration::tokens).post(administration::create_token))
         .route("/v1/tokens/{id}", delete(administration::revoke_token))
         .route("/v1/join-tokens", post(administration::create_join_token))
@@ -98,16 +103,19 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         secrets,
         views::functions,
         rollout,
+        policies::policies,
         views::instances,
         views::events,
         views::flows,
         views::edges,
         views::rules,
         views::destinations,
+        views::limits,
         views::explain,
         logs,
         rerun_job,
         audit_log,
+        history::history,
         administration::tokens,
         administration::create_token,
         administration::revoke_token,
@@ -118,7 +126,8 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         administration::rotate,
         metrics,
         ready
-    )
+    ),
+    components(schemas(crate::changes::ChangeRecord))
 )]
 struct Description;
 

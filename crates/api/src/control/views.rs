@@ -9,7 +9,8 @@ use crate::{jobs, nodes, revisions};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use leno_control::{FunctionStatus, JobStatus, RolloutEvent};
+use leno_control::{Control, FunctionStatus, JobStatus, RolloutEvent, Status};
+use leno_model::FunctionId;
 use leno_wire::{Answer, Question, Subject, View, ViewQuery};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -67,7 +68,6 @@ impl Service {
         caller.needs(Role::Reader)?;
         let control = self.leading()?.control.clone();
         let before = positions(&filter.after);
-        let (mut page, mut after) = (ViewPage::default(), before.clone());
         let mut nodes = control.nodes_with(&caller.namespaces);
         if let Some(node) = &filter.node {
             nodes.retain(|known| **known == **node);
@@ -75,54 +75,9 @@ impl Service {
                 return Err(ApiError::NotFound(format!("node {node} that the token may ask")));
             }
         }
-        for node in nodes.drain(nodes.len().min(MAX_NODES)..) {
-            page.missing.push(format!("node {node}: at most {MAX_NODES} nodes are asked at once; name it with --node"));
-        }
-        let limit = (PAGE / u32::try_from(nodes.len().max(1)).unwrap_or(u32::MAX)).max(LEAST);
-        let mut asking = JoinSet::new();
-        for node in nodes {
-            let argument = match view {
-                View::Flows => before.get(&*node).cloned().unwrap_or_default(),
-                _ => argument.to_owned(),
-            };
-            let question = Question::View(ViewQuery { view, argument, namespaces: caller.namespaces.clone(), limit });
-            let control = control.clone();
-            asking.spawn(async move {
-                let answer = control.ask(&node, &question, LOOK_UP).await;
-                (node, answer)
-            });
-        }
-        let name = if view == View::Explanation { "recorded_by" } else { "node" };
-        while let Some(asked) = asking.join_next().await {
-            let Ok((node, answer)) = asked else {
-                page.missing.push("a node: the question to it failed in the control plane".to_owned());
-                continue;
-            };
-            let rows = match answer {
-                Ok(Answer::View(rows)) => rows,
-                answer => {
-                    page.missing.push(format!("node {node}: {}", why_not(answer)));
-                    continue;
-                }
-            };
-            page.missed += rows.missed;
-            if view == View::Flows {
-                after.insert(node.to_string(), rows.next);
-            }
-            for row in rows.rows {
-                match serde_json::from_str(&row) {
-                    Ok(Value::Object(mut row)) => {
-                        row.insert(name.to_owned(), Value::String(node.to_string()));
-                        page.rows.push(Value::Object(row));
-                    }
-                    _ => page.missing.push(format!("node {node}: one of its rows is not JSON")),
-                }
-            }
-        }
-        page.missing.sort();
-        let after: Vec<_> = after.iter().map(|(node, position)| format!("{node}:{position}")).collect();
-        page.after = after.join(",");
-        Ok(page)
+        let namespaces = caller.namespaces.clone();
+        let query = ViewQuery { view, argument: argument.to_owned(), namespaces, limit: 0 };
+        Ok(rows_of(&control, nodes, &query, before).await)
     }
 
     /// Functions with their state, the reason of failures included.
@@ -130,15 +85,9 @@ impl Service {
         let mut page = self.view(caller, View::Functions, (&ViewFilter::default(), "")).await?;
         let control = self.leading()?.control.clone();
         let status = self.statuses.of(&control).await;
-        let mut rejected: BTreeMap<String, String> = BTreeMap::new();
-        for node in &status.nodes {
-            for version in &node.rejected {
-                if let Subject::FunctionConfig(id) = &version.subject {
-                    let reason = format!("node {} rejects its configuration: {}", node.name, version.reason);
-                    rejected.insert(id.to_string(), reason);
-                }
-            }
-        }
+        let mut rejected: BTreeMap<String, String> = rejections(&status)
+            .map(|(node, id, reason)| (id.to_string(), format!("node {node} rejects its configuration: {reason}")))
+            .collect();
         let mut progress: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for row in std::mem::take(&mut page.rows) {
             progress.entry(row["function"].as_str().unwrap_or_default().to_owned()).or_default().push(row);
@@ -152,6 +101,73 @@ impl Service {
             .collect();
         Ok(page)
     }
+}
+
+/// Asks these nodes for rows of a view. Each answer of flows begins where the one `before` ended.
+pub(super) async fn rows_of(
+    control: &Control,
+    mut nodes: Vec<Arc<str>>,
+    query: &ViewQuery,
+    before: BTreeMap<String, String>,
+) -> ViewPage {
+    let (mut page, mut after) = (ViewPage::default(), before.clone());
+    for node in nodes.drain(nodes.len().min(MAX_NODES)..) {
+        page.missing.push(format!("node {node}: at most {MAX_NODES} nodes are asked at once; name it with --node"));
+    }
+    let limit = (PAGE / u32::try_from(nodes.len().max(1)).unwrap_or(u32::MAX)).max(LEAST);
+    let mut asking = JoinSet::new();
+    for node in nodes {
+        let argument = match query.view {
+            View::Flows => before.get(&*node).cloned().unwrap_or_default(),
+            _ => query.argument.clone(),
+        };
+        let question = Question::View(ViewQuery { argument, limit, ..query.clone() });
+        let control = control.clone();
+        asking.spawn(async move {
+            let answer = control.ask(&node, &question, LOOK_UP).await;
+            (node, answer)
+        });
+    }
+    let name = if query.view == View::Explanation { "recorded_by" } else { "node" };
+    while let Some(asked) = asking.join_next().await {
+        let Ok((node, answer)) = asked else {
+            page.missing.push("a node: the question to it failed in the control plane".to_owned());
+            continue;
+        };
+        let rows = match answer {
+            Ok(Answer::View(rows)) => rows,
+            answer => {
+                page.missing.push(format!("node {node}: {}", why_not(answer)));
+                continue;
+            }
+        };
+        page.missed += rows.missed;
+        if query.view == View::Flows {
+            after.insert(node.to_string(), rows.next);
+        }
+        for row in rows.rows {
+            match serde_json::from_str(&row) {
+                Ok(Value::Object(mut row)) => {
+                    row.insert(name.to_owned(), Value::String(node.to_string()));
+                    page.rows.push(Value::Object(row));
+                }
+                _ => page.missing.push(format!("node {node}: one of its rows is not JSON")),
+            }
+        }
+    }
+    page.missing.sort();
+    let after: Vec<_> = after.iter().map(|(node, position)| format!("{node}:{position}")).collect();
+    page.after = after.join(",");
+    page
+}
+
+/// The nodes that reject configurations of functions, with the function and the reason.
+pub(super) fn rejections(status: &Status) -> impl Iterator<Item = (&str, &FunctionId, &str)> {
+    let all = status.nodes.iter().flat_map(|node| node.rejected.iter().map(move |version| (node, version)));
+    all.filter_map(|(node, version)| match &version.subject {
+        Subject::FunctionConfig(id) => Some((&*node.name, id, &*version.reason)),
+        _ => None,
+    })
 }
 
 /// The row of a function. Its state is that of its latest revision.
@@ -345,6 +361,41 @@ pub(super) async fn destinations(
     filter: Filter,
 ) -> Result<Json<ViewPage>, ApiError> {
     service.view(&caller, View::Destinations, (&read(filter)?, "")).await.map(Json)
+}
+
+/// Which use of limits is asked for.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LimitFilter {
+    /// Only rows of this node.
+    #[serde(default)]
+    node: Option<String>,
+    /// Only limits of this function: `namespace/name`.
+    #[serde(default)]
+    function: String,
+}
+
+/// The use of rate limits, queues and circuit breakers on each node, and ejected endpoints. Of a rate limit, the counters with the least left.
+#[utoipa::path(
+    get, path = "/v1/limits", params(LimitFilter),
+    responses(
+        (status = 200, description = "Those of functions that the token may read.", body = ViewPage),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 404, description = "There is no such node.", body = Refusal),
+        (status = 421, description = "Another control plane leads; `leader` is its address.", body = Refusal),
+    )
+)]
+pub(super) async fn limits(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    filter: Result<Query<LimitFilter>, QueryRejection>,
+) -> Result<Json<ViewPage>, ApiError> {
+    let Query(LimitFilter { node, function }) = filter.map_err(|rejection| ApiError::Bad(rejection.body_text()))?;
+    if !function.is_empty() {
+        function.parse::<FunctionId>().map_err(|error| ApiError::Bad(error.to_string()))?;
+    }
+    let filter = ViewFilter { node, after: String::new() };
+    service.view(&caller, View::Limits, (&filter, &function)).await.map(Json)
 }
 
 /// The hops of a recent request, in the order in which they began, each with all stages of its decision.

@@ -1,6 +1,7 @@
 //! Views of a node for the control plane: the rows of its listings, each for a namespace.
 
 use super::Admin;
+use crate::limits::{self, LimitUse};
 use crate::scaling;
 use leno_node::PendingView;
 use leno_telemetry::metrics::{Edge, RuleHits};
@@ -34,7 +35,20 @@ impl Admin {
             }
             View::Explanation => rows(query, telemetry.ring.explain(&query.argument), |hop| hop.namespace()),
             View::Edges => rows(query, telemetry.metrics.edges(), Edge::namespace),
-            View::Rules => rows(query, telemetry.metrics.rule_hits(), RuleHits::namespace),
+            View::Rules => {
+                let mut hits = telemetry.metrics.rule_hits();
+                hits.retain(|hits| query.argument.is_empty() || hits.function == query.argument);
+                rows(query, hits, RuleHits::namespace)
+            }
+            View::Limits => {
+                let only = Some(&*query.argument).filter(|function| !function.is_empty());
+                match only.map(str::parse).transpose() {
+                    Ok(only) => {
+                        rows(query, limits::rows(&self.node, &self.supervisor, only.as_ref()), LimitUse::namespace)
+                    }
+                    Err(_) => ViewRows::default(),
+                }
+            }
             View::Destinations => {
                 rows(query, telemetry.destinations.all(), |refused| Some(&*refused.function.namespace))
             }

@@ -45,6 +45,8 @@ mod wasm;
 
 pub(crate) use self::authentication::read as read_key_set;
 pub(crate) use self::process::words;
+pub use self::resilience::retry_condition;
+pub use self::warnings::rules_without_effect;
 use crate::document;
 use crate::document_id::DocumentId;
 use crate::effort::Effort;

@@ -36,6 +36,16 @@ const NAMED: [(&str, RetryOn); 6] = [
     ("gateway-error", RetryOn::GatewayError),
 ];
 
+/// A condition as documents name it.
+pub fn retry_condition(on: RetryOn) -> String {
+    let named = NAMED.iter().find(|(_, other)| *other == on).map(|(name, _)| *name);
+    match on {
+        RetryOn::Status(status) => status.to_string(),
+        RetryOn::Grpc(code) => GRPC.get(usize::from(code).wrapping_sub(1)).copied().unwrap_or_default().to_owned(),
+        _ => named.unwrap_or_default().to_owned(),
+    }
+}
+
 pub(super) fn retry(scope: &Scope<'_>, policy: &str, retry: &Retry) -> spec::Retry {
     if !(1..=10).contains(&retry.attempts) {
         let fix = if retry.attempts == 0 { "remove `retry` to have no retries" } else { "expected 1 to 10" };

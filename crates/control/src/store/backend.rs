@@ -102,6 +102,11 @@ impl Transaction {
         changes.sum::<usize>() + self.expected.iter().map(|(key, _)| key.len()).sum::<usize>()
     }
 
+    /// Whether a store with these limits takes it.
+    pub fn fits(&self, limits: Limits) -> bool {
+        self.check(limits).is_ok()
+    }
+
     /// Refuses a transaction beyond the store's limits.
     pub(crate) fn check(&self, limits: Limits) -> Result<(), StoreError> {
         let (changes, bytes) = (self.changes.len().max(self.expected.len()), self.bytes());

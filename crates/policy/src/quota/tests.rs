@@ -1,4 +1,4 @@
-use super::{MAX_PART, Subject, render_key, take};
+use super::{MAX_PART, Subject, key_values, render_key, take};
 use crate::input::{QuotaEntry, QuotaState, RequestInput};
 use crate::outcome::{HeaderEdit, Outcome, PolicyKind, Take, Verdict};
 use crate::program::Program;
@@ -170,6 +170,20 @@ fn key_of(parts: &[KeyPart], header: Option<&[u8]>, claim: Option<&str>, path: &
         claim: &|_: &ClaimPath| claim.map(|text| Cow::Owned(text.to_string())),
     };
     render_key(parts, &subject)
+}
+
+#[test]
+fn a_key_gives_its_values_back() {
+    let parts = [KeyPart::Method, KeyPart::Header("a".to_string()), KeyPart::Path, KeyPart::Claim(Vec::new())];
+    let values = |key: &str| key_values(key).map(|value| value.map(ToString::to_string)).collect::<Vec<_>>();
+    let own = |value: &str| Some(value.to_string());
+    let long = "a".repeat(MAX_PART + 1);
+    let key = key_of(&parts, Some(b"1:x;-;"), None, &long);
+    assert_eq!(values(&key), [own("GET"), own("1:x;-;"), None, None]);
+    assert_eq!(values(&key_of(&parts, Some(b"\xff"), Some("x"), "/é")), [own("GET"), own("ff"), own("/é"), own("x")]);
+    for broken in ["5:abc;", "x", "1:é;", "99999999999999999999999:a;", ":;"] {
+        assert_eq!(values(broken), [], "{broken}");
+    }
 }
 
 #[test]

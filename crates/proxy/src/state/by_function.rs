@@ -24,6 +24,11 @@ impl<T: Default> ByFunction<T> {
         }
     }
 
+    /// The value of a function, if there is one.
+    pub fn known(&self, function: &FunctionId) -> Option<Arc<T>> {
+        self.lock().get(function).cloned()
+    }
+
     /// Drops the values of other functions. Returns whether there were any.
     pub(crate) fn retain(&self, keep: impl Fn(&FunctionId) -> bool) -> bool {
         let mut values = self.lock();

@@ -5,7 +5,7 @@
 
 pub mod outlier;
 
-pub use outlier::Attempt;
+pub use outlier::{Attempt, Ejection};
 
 use leno_policy::input::TargetLoad;
 use leno_policy::spec::Outlier;
@@ -75,6 +75,11 @@ impl TargetHealth {
         self.outliers.report(endpoint, attempt, outlier, endpoints, now)
     }
 
+    /// The ejected endpoints, by address.
+    pub fn ejections(&self, now: Instant) -> Vec<Ejection> {
+        self.outliers.ejections(now)
+    }
+
     /// Whether an endpoint is ejected. Costs one atomic load as long as none is.
     pub fn ejected(&self, endpoint: SocketAddr, now: Instant) -> bool {
         self.outliers.is_ejected(endpoint, now)
@@ -126,6 +131,7 @@ guard!(
 mod tests {
     use super::*;
     use std::sync::Barrier;
+    use std::time::Duration;
 
     #[test]
     fn guards_give_back_what_they_took() {
@@ -138,6 +144,25 @@ mod tests {
         assert!(target.acquire_request(Some(2)).is_some());
         drop(second);
         assert_eq!(target.load(1, Instant::now()).requests, 0);
+    }
+
+    #[test]
+    fn ejected_endpoints_are_listed_until_they_return() {
+        let (target, now) = (TargetHealth::default(), Instant::now());
+        let outlier = Outlier {
+            consecutive_5xx: 2,
+            consecutive_gateway: 0,
+            interval_ms: 1000,
+            base_ejection_ms: 3000,
+            max_ejection_percent: 100,
+        };
+        let endpoint = SocketAddr::from(([127, 0, 0, 1], 80));
+        let fail = || target.report(endpoint, Attempt::Status(500), &outlier, 1, now);
+        assert!(!fail() && target.ejections(now).is_empty());
+        assert!(fail());
+        let until = now + Duration::from_secs(3);
+        assert_eq!(target.ejections(now), [Ejection { endpoint, since: now, until, times: 1 }]);
+        assert!(target.ejections(until + Duration::from_secs(2)).is_empty());
     }
 
     #[test]

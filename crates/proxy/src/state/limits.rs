@@ -30,11 +30,13 @@ mod node;
 mod store;
 mod stored;
 mod transfer;
+mod usage;
 
 pub use lease::{LeaseTerm, Tally};
 pub use node::NodeLimits;
 pub use store::{Answer, Arrival, CounterName, Question, Store, StoreCounts};
 pub use transfer::{LimitCounts, RemoteLimits};
+pub use usage::CounterUse;
 
 use allowance::Allowances;
 

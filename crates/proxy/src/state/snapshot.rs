@@ -48,6 +48,11 @@ impl NodeSnapshot {
         self.remote_routes.keys()
     }
 
+    /// The gateway's routes to functions that only remote nodes host.
+    pub fn remote_routes(&self) -> impl Iterator<Item = &Arc<FunctionEntry>> {
+        self.remote_routes.values().filter(|route| self.functions.get(&route.config.id).is_none())
+    }
+
     /// This configuration with removed functions added, which have no routes. A removed function
     /// that exists again is left out.
     pub(crate) fn with_removed<'a>(&self, removed: impl Iterator<Item = &'a Arc<FunctionEntry>>) -> Self {

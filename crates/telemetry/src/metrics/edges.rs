@@ -42,6 +42,9 @@ pub struct RuleHits {
     /// The node that counts; empty: the node that answers.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node: String,
+    /// Since when the node counts, in seconds since 1970; 0: it does not tell.
+    #[serde(default)]
+    pub since: u64,
     /// The function whose sidecar decided, `namespace/name`.
     pub function: String,
     /// `outbound`, or `inbound`.
@@ -125,6 +128,7 @@ impl Metrics {
         }
         let hits = |(key, requests): (&DecisionKey, &u64)| RuleHits {
             node: String::new(),
+            since: self.since,
             function: key.function.to_string(),
             direction: if key.outbound { "outbound" } else { "inbound" }.to_owned(),
             policy: key.policy.to_owned(),

@@ -3,8 +3,11 @@
 
 mod alternatives;
 mod covers;
+mod effect;
 mod machine;
 mod reach;
+
+pub use effect::rules_without_effect;
 
 use super::{Documents, TypedDocument, fields};
 use crate::document;

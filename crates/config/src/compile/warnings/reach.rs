@@ -1,14 +1,12 @@
 //! Which callers reach a function, and which of them its rules admit. Only certain results count: a
 //! rule that this module does not report may admit nothing all the same.
 
-use super::{Mesh, covers, some};
+use super::{Mesh, covers, effect, some};
 use crate::problem::{MAX_PROBLEMS, Origin, Problem, Scope};
 use crate::snapshot::Function;
 use leno_model::{EgressPort, EgressProtocol, Expose, FunctionId, Run, SpiffeId};
 use leno_policy::matching;
-use leno_policy::spec::{
-    Action, AuthorizationRule, ConditionKey, Matches, Operation, PathMatch, Segment, Source, StringMatch,
-};
+use leno_policy::spec::{Action, AuthorizationRule, Matches, Operation, PathMatch, Segment, Source, StringMatch};
 
 /// A possible origin of requests to a function.
 #[derive(Clone, Copy)]
@@ -71,17 +69,11 @@ impl<'m> Mesh<'m> {
         if !self.spend(1) {
             return None;
         }
-        let users = |source: &Source| !source.request_principals.any.is_empty();
-        let about_users = (!rule.from.is_empty() && rule.from.iter().all(users))
-            || rule.when.iter().any(|condition| {
-                matches!(condition.key, ConditionKey::Claim(_) | ConditionKey::Audience)
-                    && !condition.values.any.is_empty()
-            });
         let reaches = |operation: &Operation| self.reaches(operation, id, function, caller);
         let grpc = function.protocol == leno_model::AppProtocol::Grpc;
         let posts = |operation: &Operation| holds(&operation.methods, "POST");
         match rule {
-            _ if about_users && !self.authenticates(function) => Some(Mismatch::User),
+            _ if effect::is_about_users(rule) && !self.authenticates(function) => Some(Mismatch::User),
             AuthorizationRule { from, .. } if !any(from, |source| self.selects(source, caller)) => {
                 Some(Mismatch::Source)
             }

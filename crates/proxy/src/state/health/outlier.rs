@@ -58,6 +58,21 @@ struct Endpoint {
     ejections: u32,
     /// The endpoint is ejected at least until then. It returns at the first review after that.
     out_until: Option<Instant>,
+    /// When it was last ejected.
+    ejected_at: Option<Instant>,
+}
+
+/// An endpoint that gets no requests for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ejection {
+    /// Its address.
+    pub endpoint: SocketAddr,
+    /// When it was ejected.
+    pub since: Instant,
+    /// The earliest time of its return.
+    pub until: Instant,
+    /// How often it was ejected lately.
+    pub times: u32,
 }
 
 impl Outliers {
@@ -93,6 +108,22 @@ impl Outliers {
         state.review_if_due(now);
         self.publish(&state);
         state.endpoints.get(&address).is_some_and(|endpoint| endpoint.out_until.is_some())
+    }
+
+    /// The ejected endpoints, by address.
+    pub fn ejections(&self, now: Instant) -> Vec<Ejection> {
+        if self.out.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        let mut state = self.lock();
+        state.review_if_due(now);
+        self.publish(&state);
+        let ejection = |(&endpoint, known): (&SocketAddr, &Endpoint)| {
+            Some(Ejection { endpoint, since: known.ejected_at?, until: known.out_until?, times: known.ejections })
+        };
+        let mut ejections: Vec<Ejection> = state.endpoints.iter().filter_map(ejection).collect();
+        ejections.sort_by_key(|ejection| ejection.endpoint);
+        ejections
     }
 
     /// How many endpoints are ejected.
@@ -200,6 +231,7 @@ impl Endpoint {
         self.ejections = self.ejections.saturating_add(1);
         let time = base.saturating_mul(self.ejections).min(base.max(LONGEST_EJECTION));
         self.out_until = now.checked_add(time);
+        self.ejected_at = Some(now);
         self.consecutive_5xx = 0;
         self.consecutive_gateway = 0;
     }
