@@ -141,7 +141,7 @@ impl<K: Eq + Hash + Clone> Place<K> {
         Requests(self.tenure.clone())
     }
 
-    /// Whether no request has begun or ended for this long.
+    /// Whether for this long no request has begun, made progress or ended.
     pub fn is_silent(&self, without: Duration, with: Duration) -> bool {
         let used = self.tenure.used();
         used.changed.elapsed() >= if used.open == 0 { without } else { with }
@@ -162,6 +162,13 @@ impl Requests {
         used.changed = Instant::now();
         drop(used);
         OpenRequest(self.0.clone())
+    }
+}
+
+impl OpenRequest {
+    /// Notes progress: a part of the response has been sent.
+    pub fn progress(&self) {
+        self.0.used().changed = Instant::now();
     }
 }
 
@@ -227,6 +234,9 @@ mod tests {
         let _third = places.take("a").unwrap();
         assert!(has_ended(&idle) && !has_ended(&used));
         assert!(!used.is_silent(Duration::ZERO, Duration::from_secs(3600)));
+        let before = used.tenure.used().changed;
+        request.progress();
+        assert!(used.tenure.used().changed > before);
         drop(request);
         assert!(used.is_silent(Duration::ZERO, Duration::from_secs(3600)));
     }

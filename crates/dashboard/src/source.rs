@@ -130,12 +130,17 @@ impl dyn Source {
                 _ => {}
             }
         }
-        self.page(&self.path(listing)).await.map_err(|failure| match failure {
+        self.page(&self.path(listing)).await.map_err(|failure| self.without(listing, failure))
+    }
+
+    /// Names the part that a source of another release lacks: it refuses the path.
+    fn without(&self, part: &str, failure: Failure) -> Failure {
+        match failure {
             Failure::Refused { status: StatusCode::NOT_FOUND, .. } => {
-                Failure::refused(StatusCode::NOT_FOUND, &format!("{} has no listing of {listing}", self.name()))
+                Failure::refused(StatusCode::NOT_FOUND, &format!("{} has no {part}", self.name()))
             }
             failure => failure,
-        })
+        }
     }
 
     /// An array of rows, or an object with one.
@@ -210,10 +215,11 @@ impl dyn Source {
 
     /// The policies in force of a function, rule by rule.
     pub async fn policies(&self, function: &str) -> Result<Value, Failure> {
-        match self.kind() {
-            SourceKind::Node => self.get(&format!("/policies/{function}")).await,
-            SourceKind::ControlPlane => self.get(&format!("/v1/functions/{function}/policies")).await,
-        }
+        let path = match self.kind() {
+            SourceKind::Node => format!("/policies/{function}"),
+            SourceKind::ControlPlane => format!("/v1/functions/{function}/policies"),
+        };
+        self.get(&path).await.map_err(|failure| self.without("policies in force", failure))
     }
 
     /// The stored document of a function, and those of policies of its namespace that name it or all

@@ -295,7 +295,7 @@ impl Source {
     pub(crate) fn look(&self) -> Result<Mesh> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let source: &dyn leno_dashboard::source::Source = self;
-        Ok(runtime.block_on(source.look())?)
+        runtime.block_on(source.look()).map_err(|failure| anyhow!("{}", shown(&failure.to_string())))
     }
 
     /// The namespace of names without one.

@@ -103,12 +103,20 @@ async fn connection(acceptor: &TlsAcceptor, router: Router, stream: TcpStream, p
     }
 }
 
-/// The router, with the client in each request. A request is open until its response has been sent.
+/// The router, with the client in each request. A request is open until its response has been sent,
+/// and each part of a response is progress, also of one without end.
 fn tower_service(router: Router, peer: Peer) -> TowerToHyperService<Router> {
     let layer = from_fn(move |mut request: Request<Body>, next: Next| {
         let open = peer.requests.begin();
         request.extensions_mut().insert(peer.clone());
-        async move { until_sent(next.run(request).await, open) }
+        async move {
+            next.run(request).await.map(|body| {
+                Body::new(body.map_frame(move |frame| {
+                    open.progress();
+                    frame
+                }))
+            })
+        }
     });
     TowerToHyperService::new(router.layer(layer))
 }

@@ -180,6 +180,7 @@ pub(super) async fn function(session: Session, Path((namespace, name)): Path<(St
 pub(super) fn checked_function(namespace: &str, name: &str) -> Result<String, WebError> {
     let is_plain = |part: &str| {
         (1..=253).contains(&part.len())
+            && !part.starts_with('.')
             && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte))
     };
     if !is_plain(namespace) || !is_plain(name) {
@@ -191,7 +192,7 @@ pub(super) fn checked_function(namespace: &str, name: &str) -> Result<String, We
 /// The hops of a recent request, each with all stages of its decision.
 pub(super) async fn request(session: Session, Path(id): Path<String>) -> Result<Json<Rows>, WebError> {
     let is_plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-    if id.len() > LONGEST_ID || !is_plain {
+    if id.len() > LONGEST_ID || id.starts_with('.') || !is_plain {
         return Err(WebError::Bad("this is no ID of a request: letters, digits, `-`, `_` and `.` only".to_owned()));
     }
     let rows = session.viewer.source.explain(&id).await?;

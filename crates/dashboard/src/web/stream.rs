@@ -227,3 +227,29 @@ impl Feed {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_of_the_mesh_ends_its_event() {
+        let hostile = json!({ "lines": ["a\n\nevent: ended\ndata: {}\r\r: x\u{0}"] });
+        let line = text(&hostile);
+        assert!(
+            !line.contains(['\n', '\r', '\0']) && serde_json::from_str::<serde_json::Value>(&line).unwrap() == hostile
+        );
+    }
+
+    #[test]
+    fn topics_are_read_as_they_are_written() {
+        for good in ["graph", "graph:60", "flows", "alerts", "logs:demo/shop"] {
+            assert!(Topic::read(good).is_ok(), "{good}");
+        }
+        for bad in
+            ["", "graph:61", "graph:x", "flows:1", "logs:demo", "logs:../shop", "logs:demo/a?tail=1", "logs:demo/a/b"]
+        {
+            assert!(matches!(Topic::read(bad), Err(WebError::Bad(_))), "{bad}");
+        }
+    }
+}
