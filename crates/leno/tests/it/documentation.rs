@@ -203,7 +203,7 @@ fn many_nodes() {
     let mut servers = Vec::new();
     for line in block("docs/nodes.md", "mkdir") {
         let (machine, says) = match line.split_whitespace().nth(1) {
-            Some("control") => (control, "API "),
+            Some("control") => (control, "this control plane leads"),
             Some("node") => (node, " ready"),
             Some("gateway") => (gateway, " ready"),
             _ => {
