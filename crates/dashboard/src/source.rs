@@ -127,6 +127,7 @@ impl dyn Source {
                     page.rows.iter_mut().for_each(|row| row["external"] = row["function"].clone());
                     return Ok(page);
                 }
+                "changes" => return self.page("/v1/history").await,
                 _ => {}
             }
         }

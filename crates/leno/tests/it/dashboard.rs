@@ -290,10 +290,22 @@ fn the_graph_and_requests_arrive_as_they_happen() {
     let function = browser.json("api/functions/test/front");
     assert_eq!(function["function"]["function"], "test/front", "{function}");
     assert_eq!(function["instances"][0]["function"], "test/front", "{function}");
+    assert!(function["policies"]["inbound"].to_string().contains("no-secrets"), "{function}");
+    assert!(function["limits"].is_array(), "{function}");
     assert!(function["certificate"]["identity"].as_str().unwrap().ends_with("/ns/test/sa/front"), "{function}");
-    for listing in
-        ["functions", "instances", "events", "nodes", "identities", "externals", "chains", "jobs", "namespaces"]
-    {
+    for listing in [
+        "functions",
+        "instances",
+        "events",
+        "nodes",
+        "identities",
+        "externals",
+        "chains",
+        "jobs",
+        "namespaces",
+        "limits",
+        "changes",
+    ] {
         assert!(browser.json(&format!("api/{listing}"))["rows"].is_array(), "{listing}");
     }
     for (path, expected) in [
@@ -422,8 +434,15 @@ fn a_session_at_a_control_plane_has_the_rights_of_its_token() {
     }
     assert_eq!(own.json("api/nodes")["rows"], json!([]), "nodes are of the whole mesh");
     assert_eq!(admin.json("api/nodes")["rows"][1]["node"], "one");
-    let document = admin.json("api/functions/test/front")["document"].clone();
-    assert!(document.as_str().unwrap().contains("name: front"), "{document}");
+    let function = admin.json("api/functions/test/front");
+    let documents: Vec<&str> = function["document"].as_str().unwrap().split("\n---\n").collect();
+    assert!(
+        documents[0].contains("name: front") && documents[1..].iter().any(|text| text.contains("name: open")),
+        "{documents:?}"
+    );
+    assert!(function["policies"]["inbound"].is_array(), "{function}");
+    let changes = |browser: &Browser| browser.json("api/changes")["rows"].to_string();
+    assert!(changes(&own).contains("Function test/front") && !changes(&other).contains("test/"));
 
     // A change on recorded requests.
     let closed = json!({ "documents": policy("open", "front", "  authorization: {rules: []}") }).to_string();
