@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Checks the page of the dashboard: format, unit tests, and all views in Debian's Chromium.
 #
-# usage: scripts/test-ui.sh
+# usage: scripts/test-ui.sh [--quick]
+#
+# --quick: without the views of a real mesh and without screenshots. LENO: another program than target/release/leno.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,4 +18,10 @@ if ! node -e 'process.exit(Number(process.versions.node.split(".")[0]) >= 20 ? 0
   say "SKIPPED: Node.js $(node --version) is too old for Playwright, so no view is tested in a browser; 20 or newer is needed"
   exit 0
 fi
-node --test --test-concurrency=1 ui/test/browser/made-up.test.mjs
+tests=(ui/test/browser/made-up.test.mjs)
+if [ "${1:-}" != --quick ]; then
+  [ -n "${LENO:-}" ] || "${CARGO:-cargo}" build --release -p leno
+  export LENO=${LENO:-$PWD/target/release/leno}
+  tests+=(ui/test/browser/real.test.mjs)
+fi
+node --test --test-concurrency=1 "${tests[@]}"

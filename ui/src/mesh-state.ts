@@ -39,23 +39,41 @@ export function followAlerts(): () => void {
 
 /** Flows that the page keeps; the oldest are forgotten. */
 const KEPT = 1000;
-export const flows = signal(new Ring<Flow & { number: number }>(KEPT));
+/** Pause between two changes of the list, in milliseconds: under load, people cannot read it anyway. */
+const PAUSE = 250;
+const PAUSE_UNDER_LOAD = 1000;
+/** More flows than these in one pause are load. */
+const LOAD = 50;
+
+export type NumberedFlow = Flow & { number: number };
+export const flows = signal(new Ring<NumberedFlow>(KEPT));
 export const missedFlows = signal(0);
 let counted = 0;
 
 export function followFlows(filter: Record<string, string>): () => void {
-  return subscribe(
+  let arrived: NumberedFlow[] = [];
+  let timer = 0;
+  const show = () => {
+    timer = 0;
+    flows.value = flows.value.with(arrived);
+    arrived = [];
+  };
+  const end = subscribe(
     "flows",
     (data) => {
-      const { flows: found, missed } = Array.isArray(data)
-        ? { flows: data as Flow[], missed: 0 }
-        : (data as { flows: Flow[]; missed?: number });
-      const numbered = found.map((flow) => ({ ...bounded(flow), number: (counted += 1) }));
-      flows.value = flows.value.with(numbered);
-      missedFlows.value += missed ?? 0;
+      const { flows: found, missed } = data as { flows: Flow[]; missed: number };
+      arrived.push(...found.map((flow) => ({ ...bounded(flow), number: (counted += 1) })));
+      arrived = arrived.slice(-KEPT);
+      missedFlows.value += missed;
+      const isFirst = flows.peek().items.length === 0;
+      timer ||= window.setTimeout(show, isFirst ? 0 : found.length > LOAD ? PAUSE_UNDER_LOAD : PAUSE);
     },
     filter,
   );
+  return () => {
+    clearTimeout(timer);
+    end();
+  };
 }
 
 export function forgetFlows(): void {

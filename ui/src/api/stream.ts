@@ -81,7 +81,7 @@ export function startStream(): void {
       failures += 1;
       timer = window.setTimeout(() => void again(url), pause(failures));
     };
-    opened.addEventListener("failure", (message: MessageEvent<string>) => {
+    opened.addEventListener("problem", (message: MessageEvent<string>) => {
       problem.value = errorOf(message.data);
     });
     // The session is over; the answer tells how to begin another one.

@@ -259,17 +259,16 @@ export interface ReplayVerdict {
   clause: string;
 }
 
+/** `api::alerts::Alert`: a condition that needs attention, and the fix. */
 export interface AlertRow {
   severity: string;
   kind: string;
-  /** A function, a node or another subject. */
-  subject?: string;
+  /** A function, a node, a certificate. */
+  subject: string;
   function?: string;
   node?: string;
-  text?: string;
-  reason?: string;
-  fix?: string;
-  since?: number | null;
+  text: string;
+  fix: string;
 }
 
 /** `api::policies::PolicyRule`. */
@@ -382,23 +381,19 @@ export interface ChainRow {
   direct?: Record<string, string>;
 }
 
-/** Who applied what. */
+/** `api::changes::ChangeRecord`: who applied what. */
 export interface ChangeRow {
   time: number;
   by: string;
-  from?: string;
   revision: number;
   changes: ChangedDocument[];
-  /** Requests whose verdicts changed. */
-  replay?: Replay | null;
+  /** Recorded requests that the dry run before it decided differently. */
+  verdicts?: { judged: number; newly_denied: number; newly_allowed: number };
 }
 
 export interface ChangedDocument {
   what: string;
   action: string;
-  before?: number;
-  /** The texts, where they are known. */
-  diff?: string | null;
-  before_text?: string | null;
-  after_text?: string | null;
+  /** The unified difference of the texts, where it is kept. */
+  diff?: string;
 }

@@ -1,4 +1,4 @@
-import type { FunctionPolicies, PolicyRule, PolicySection } from "../api/types";
+import type { FunctionAnswer, FunctionPolicies, PolicyRule, PolicySection } from "../api/types";
 import { Badge, type Tone } from "../parts/badge";
 import { Missing, Section } from "../parts/page";
 import { Name, Text } from "../parts/text";
@@ -46,6 +46,17 @@ export function Policies({ policies }: { policies: FunctionPolicies }) {
   );
 }
 
+/** The server answers one, or a list of one. */
+export function policiesOf({ policies }: FunctionAnswer): FunctionPolicies | null {
+  return (Array.isArray(policies) ? policies[0] : policies) ?? null;
+}
+
+/** The rules of a function's policies with this name. */
+export function rulesNamed({ inbound, outbound, gateway }: FunctionPolicies, name: string): PolicyRule[] {
+  const sections = [...inbound, ...outbound, ...gateway];
+  return sections.flatMap((section) => section.rules).filter((rule) => rule.name === name);
+}
+
 function Direction({ title, sections }: { title: string; sections: readonly PolicySection[] }) {
   if (sections.length === 0) return null;
   return (
@@ -69,7 +80,8 @@ function Direction({ title, sections }: { title: string; sections: readonly Poli
   );
 }
 
-function Rule({ rule }: { rule: PolicyRule }) {
+/** A rule with its clauses and hits. */
+export function Rule({ rule }: { rule: PolicyRule }) {
   const hits = Object.entries(rule.hits ?? {}).filter(([, count]) => count > 0);
   return (
     <li class={rule.without_effect ? "rule idle" : "rule"}>

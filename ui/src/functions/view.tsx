@@ -11,7 +11,7 @@ import { Code, Name } from "../parts/text";
 import { functionLink, link, place } from "../router";
 import { Logs } from "./logs";
 import { Overview } from "./overview";
-import { Policies } from "./policies";
+import { Policies, policiesOf } from "./policies";
 import { stateOf } from "./state";
 
 const TABS = [
@@ -50,7 +50,9 @@ function Tab({ tab, name, answer }: { tab: string; name: string; answer: Resourc
     <Loaded of={answer}>
       {(data) => (
         <>
-          <Missing reasons={data.missing} />
+          <Missing
+            reasons={data.missing?.filter((reason) => reason.startsWith("document:") === (tab === "document"))}
+          />
           <Part tab={tab} name={name} data={data} />
         </>
       )}
@@ -59,7 +61,7 @@ function Tab({ tab, name, answer }: { tab: string; name: string; answer: Resourc
 }
 
 function Part({ tab, name, data }: { tab: string; name: string; data: FunctionAnswer }) {
-  const policies = Array.isArray(data.policies) ? data.policies[0] : data.policies;
+  const policies = policiesOf(data);
   switch (tab) {
     case "policies":
       return policies ? <Policies policies={policies} /> : <p class="empty">The mesh tells no policies of it.</p>;

@@ -3,7 +3,7 @@ import { useResource } from "../api/resource";
 import type { FunctionAnswer, GraphEdge, GraphNode } from "../api/types";
 import { Shares } from "../functions/revisions";
 import { State } from "../parts/badge";
-import { Fact, Facts, Missing } from "../parts/page";
+import { Fact, Facts } from "../parts/page";
 import { Name, Text } from "../parts/text";
 import { functionLink, link, setQuery } from "../router";
 import { duration, percent, plural, rate } from "../text/format";
@@ -60,7 +60,6 @@ export function Panel({ node, edges, window, chains, onClose }: Props) {
       </p>
       <Calls title={plural(callers.length, "caller")} edges={callers} end="source" window={window} chains={chains} />
       <Calls title={plural(callees.length, "callee")} edges={callees} end="target" window={window} chains={chains} />
-      <Missing reasons={details.data?.missing} />
     </aside>
   );
 }

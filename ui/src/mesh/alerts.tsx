@@ -5,9 +5,14 @@ import { alerts, alertsMissing } from "../mesh-state";
 import { Badge, type Tone } from "../parts/badge";
 import { Loaded, Missing, View } from "../parts/page";
 import { Name, Text } from "../parts/text";
-import { relative } from "../text/format";
 
 const TONES: Record<string, Tone> = { critical: "bad", error: "bad", warning: "warning", info: "info" };
+
+const KINDS: Record<string, string> = {
+  keySet: "key set",
+  rolledBack: "rolled back",
+  deniedEgress: "denied egress",
+};
 
 export function AlertsView() {
   // The stream has newer ones.
@@ -38,19 +43,23 @@ function Alerts({ rows, missing }: { rows: readonly AlertRow[]; missing: readonl
 }
 
 function Alert({ row }: { row: AlertRow }) {
-  const subject = row.function ?? row.subject ?? row.node;
   return (
     <li class="card alert">
       <p>
         <Badge tone={TONES[row.severity] ?? "warning"}>{row.severity}</Badge>{" "}
         <strong>
-          <Text most={60}>{row.kind.replaceAll("-", " ").replaceAll("_", " ")}</Text>
+          <Text most={60}>{KINDS[row.kind] ?? row.kind}</Text>
         </strong>{" "}
-        {subject && <Name linked={row.function !== undefined}>{subject}</Name>}
-        {row.since && <span class="note"> since {relative(row.since)}</span>}
+        <Name linked={row.function !== undefined}>{row.function ?? row.subject}</Name>
+        {row.node && (
+          <span class="note">
+            {" "}
+            on <Text most={60}>{row.node}</Text>
+          </span>
+        )}
       </p>
       <p>
-        <Text most={600}>{row.text ?? row.reason ?? ""}</Text>
+        <Text most={600}>{row.text}</Text>
       </p>
       {row.fix && (
         <p class="fix">

@@ -3,8 +3,7 @@ import type { ChangedDocument, ChangeRow, Rows } from "../api/types";
 import { Badge, type Tone } from "../parts/badge";
 import { Loaded, Missing, View } from "../parts/page";
 import { Text } from "../parts/text";
-import { ReplayResult } from "../requests/replay";
-import { moment, relative } from "../text/format";
+import { moment, plural, relative } from "../text/format";
 import { Diff } from "./diff";
 
 const TONES: Record<string, Tone> = {
@@ -49,22 +48,17 @@ function Change({ row }: { row: ChangeRow }) {
       </h2>
       <p class="note">
         {moment(row.time)}
-        {row.from && (
-          <>
-            {" from "}
-            <Text most={60}>{row.from}</Text>
-          </>
-        )}
         {row.revision > 0 && `, revision ${row.revision}`}
       </p>
       {row.changes.slice(0, SHOWN).map((change) => (
         <Document change={change} />
       ))}
-      {row.replay && row.replay.functions.length > 0 && (
-        <details>
-          <summary>Verdicts that changed</summary>
-          <ReplayResult replay={row.replay} />
-        </details>
+      {row.verdicts && (
+        <p class="note">
+          Of {plural(row.verdicts.judged, "recorded request")}, the dry run before it decided otherwise:{" "}
+          <strong>{row.verdicts.newly_denied} newly denied</strong>,{" "}
+          <strong>{row.verdicts.newly_allowed} newly allowed</strong>.
+        </p>
       )}
     </li>
   );

@@ -99,7 +99,7 @@ export function HopCard({ hop }: { hop: Hop }) {
 function list(texts: readonly string[]) {
   if (texts.length === 0) return null;
   return (
-    <ul class="plain">
+    <ul class="texts">
       {texts.slice(0, 20).map((text) => (
         <li>
           <Text>{text}</Text>

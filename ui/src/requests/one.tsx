@@ -1,6 +1,7 @@
 import { functionPath } from "../api/client";
 import { useResource } from "../api/resource";
 import type { FunctionAnswer, Hop, Rows } from "../api/types";
+import { policiesOf, Rule, rulesNamed } from "../functions/policies";
 import { mesh } from "../mesh-state";
 import { Status, Verdict } from "../parts/badge";
 import { Loaded, Missing, Section, View } from "../parts/page";
@@ -92,6 +93,8 @@ function Deciding({ hop }: { hop: Hop }) {
   if (!judgement) return null;
   const text = answer.data?.document ?? null;
   const marked = text === null ? [] : linesOf(text, judgement.rule);
+  const policies = answer.data && policiesOf(answer.data);
+  const rules = policies ? rulesNamed(policies, judgement.rule) : [];
   return (
     <>
       <Section title={judgement.default && judgement.verdict === "deny" ? "Nearest rule" : "Deciding rule"}>
@@ -101,6 +104,13 @@ function Deciding({ hop }: { hop: Hop }) {
             Policies of <Name>{name}</Name>
           </a>
         </p>
+        {rules.length > 0 && (
+          <ul class="rules">
+            {rules.map((rule) => (
+              <Rule rule={rule} />
+            ))}
+          </ul>
+        )}
         {text !== null && marked.length > 0 && (
           <Code text={excerpt(text, marked)} first={start(marked)} marked={marked} label="Document of the rule" />
         )}

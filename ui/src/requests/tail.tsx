@@ -1,6 +1,6 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Flow } from "../api/types";
-import { flows, followFlows, forgetFlows, graph, missedFlows } from "../mesh-state";
+import { flows, followFlows, forgetFlows, graph, missedFlows, type NumberedFlow } from "../mesh-state";
 import { Status, Verdict } from "../parts/badge";
 import { Choice, Input } from "../parts/field";
 import { View } from "../parts/page";
@@ -13,13 +13,13 @@ import { type Field, filterOf, KINDS, matches, parameters, VERDICTS } from "./fi
 import { visible } from "../text/safe";
 
 /** Rows on the page at a time. */
-const SHOWN = 200;
+const SHOWN = 100;
 /** Pause after the last key before the server is asked with another filter. */
 const TYPED = 400;
 
 export function RequestsView() {
   const filter = filterOf(place.value.query);
-  const [stopped, setStopped] = useState<readonly (Flow & { number: number })[] | null>(null);
+  const [stopped, setStopped] = useState<readonly NumberedFlow[] | null>(null);
   const asked = useSettled(JSON.stringify(parameters(filter)));
   useEffect(() => {
     forgetFlows();
@@ -64,7 +64,7 @@ export function RequestsView() {
   );
 }
 
-function FlowTable({ rows }: { rows: readonly (Flow & { number: number })[] }) {
+function FlowTable({ rows }: { rows: readonly NumberedFlow[] }) {
   return (
     <Table
       caption="Requests, connections and refusals, the latest first"

@@ -1,20 +1,23 @@
-"""Answers each request; `/call/HOST` asks another host first. Its output is hostile."""
+"""Answers each request. `/call/HOST` asks another host first, and `/call/HOST/HOST` lets it ask a third one.
+
+Its output is hostile.
+"""
 
 import os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.error import URLError
 from urllib.request import urlopen
 
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
-        host = self.path.removeprefix("/call/")
         print(f"<script>globalThis.struck=1</script> \u202e {self.path}", flush=True)
         body = b"7"
-        if host != self.path:
+        if self.path.startswith("/call/"):
+            host, _, rest = self.path.removeprefix("/call/").partition("/")
+            path = f"/call/{rest}" if rest else "/items/7"
             try:
-                body = urlopen(f"http://{host}/items/7", timeout=5).read()
-            except (OSError, URLError) as error:
+                body = urlopen(f"http://{host}{path}", timeout=5).read()
+            except OSError as error:
                 body = str(error).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))

@@ -94,18 +94,18 @@ export function alerts(words = "") {
     {
       severity: "critical",
       kind: "certificate",
+      subject: "two",
       node: "two",
-      text: words || "The certificate of node two has expired.",
-      fix: "leno token join --node two, and start the node with it",
-      since: NOW() - 60,
+      text: words || "the certificate of node two has expired",
+      fix: "start the node with a new join token",
     },
     {
       severity: "warning",
-      kind: "ejected-endpoint",
+      kind: "ejected",
+      subject: "demo/checkout",
       function: "demo/checkout",
-      text: "1 of 2 endpoints is ejected: 5 failures in a row.",
-      fix: "leno logs demo/checkout shows why it fails.",
-      since: NOW() - 20,
+      text: "1 of 2 endpoints is ejected: 5 failures in a row",
+      fix: "look at its output: leno logs demo/checkout",
     },
   ];
 }
@@ -116,17 +116,15 @@ function changes(words = "") {
     {
       time: NOW() - 90_000,
       by: "token 8c1f (deployments)",
-      from: "192.0.2.4",
       revision: 41,
-      changes: [{ what: "Function demo/shop", action: "added", before: 0, diff: null }],
+      changes: [{ what: "Function demo/shop", action: "added" }],
     },
     {
       time: NOW() - 3000,
       by: words || "token 8c1f (deployments)",
-      from: "192.0.2.4",
       revision: 42,
-      changes: [{ what: "Policy demo/shop", action: "changed", before: 41, diff }],
-      replay: replay(),
+      changes: [{ what: "Policy demo/shop", action: "changed", diff }],
+      verdicts: { judged: 812, newly_denied: 4, newly_allowed: 0 },
     },
   ];
 }

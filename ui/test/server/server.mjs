@@ -98,6 +98,7 @@ export async function start(folder, which = "shop", { port = 0, base = "/", sign
       ...(words ? [] : [requests.denied()]),
     ];
     const tell = () => {
+      if (isHostile) event("problem", { error: words });
       if (window) event("graph", { ...graph, window: Number(window) });
       if (topics.includes("flows")) event("flows", { flows: flows(), missed: 0 });
       if (topics.includes("alerts")) event("alerts", { rows: listings.alerts(words), missing: [] });

@@ -96,6 +96,7 @@ fn what_is_tried_and_refused_is_told_from_what_is_permitted() {
         {"function": "shop/web", "asked": "request", "host": "evil.example", "port": 443, "callee": null, "count": 7, "methods": [], "paths": []},
         {"function": "shop/web", "asked": "name", "host": "evil.example", "port": null, "callee": null, "count": 9, "methods": [], "paths": []},
         {"function": "shop/web", "asked": "request", "host": "cart", "port": 80, "callee": "shop/cart", "count": 3, "methods": [], "paths": []},
+        {"function": "shop/web", "asked": "name", "host": "jailed.example", "port": null, "callee": null, "count": 2, "methods": [], "paths": []},
     ]);
     let mut now = mesh(0, start, vec![counts("a", "outbound", ("shop/web", "shop/cart"), (3, 3, 0))]);
     now.refused = serde_json::from_value(refused).unwrap();
@@ -105,7 +106,8 @@ fn what_is_tried_and_refused_is_told_from_what_is_permitted() {
     assert_eq!((tried.status, tried.traffic.denied), (EdgeStatus::Refused, 7.0));
     let node = graph.nodes.iter().find(|node| node.name == "evil.example:443").unwrap();
     assert_eq!(node.kind, NodeKind::Unknown);
-    assert_eq!(graph.edges.len(), 4, "gateway, cart, pay, evil: {:?}", graph.edges);
+    assert_eq!(edge(&graph, "shop/web", "jailed.example").traffic.denied, 2.0, "a name that nothing followed");
+    assert_eq!(graph.edges.len(), 5, "gateway, cart, pay, evil, jailed: {:?}", graph.edges);
 
     let part = graph.clone().around(|name| name == "shop/pay");
     assert_eq!(part.nodes.iter().map(|node| &*node.name).collect::<Vec<_>>(), ["shop/pay", "shop/web"]);
