@@ -28,8 +28,8 @@ export function ChangesView() {
               {[...rows]
                 .sort((one, other) => other.time - one.time)
                 .slice(0, SHOWN)
-                .map((row) => (
-                  <Change key={`${row.revision} ${row.time}`} row={row} />
+                .map((row, index) => (
+                  <Change key={`${row.revision} ${row.time}`} row={row} isLatest={index === 0} />
                 ))}
             </ol>
             {rows.length > SHOWN && <p class="note">{rows.length - SHOWN} earlier changes are not shown.</p>}
@@ -40,7 +40,7 @@ export function ChangesView() {
   );
 }
 
-function Change({ row }: { row: ChangeRow }) {
+function Change({ row, isLatest }: { row: ChangeRow; isLatest: boolean }) {
   return (
     <li class="card change">
       <h2>
@@ -51,7 +51,7 @@ function Change({ row }: { row: ChangeRow }) {
         {row.revision > 0 && `, revision ${row.revision}`}
       </p>
       {row.changes.slice(0, SHOWN).map((change) => (
-        <Document change={change} />
+        <Document change={change} isOpen={isLatest} />
       ))}
       {row.verdicts && (
         <p class="note">
@@ -64,7 +64,7 @@ function Change({ row }: { row: ChangeRow }) {
   );
 }
 
-function Document({ change }: { change: ChangedDocument }) {
+function Document({ change, isOpen }: { change: ChangedDocument; isOpen: boolean }) {
   const head = (
     <>
       <Badge tone={TONES[change.action] ?? "plain"}>{change.action}</Badge> <Text most={120}>{change.what}</Text>
@@ -72,7 +72,7 @@ function Document({ change }: { change: ChangedDocument }) {
   );
   if (!change.diff) return <p>{head}</p>;
   return (
-    <details>
+    <details open={isOpen}>
       <summary>{head}</summary>
       <Diff text={change.diff} label={`Difference of ${change.what}`} />
     </details>
