@@ -108,7 +108,7 @@ impl Grant {
 impl Grants {
     /// Sets the bounds that nodes should have. `maxima` are the maxima of the revisions. Lower
     /// bounds hold at once, higher ones as far as no other node may still have more. Nodes without
-    /// a target get no instance. Returns the nodes whose bounds have changed.
+    /// a target get no bounds: the function has left them. Returns the nodes whose bounds have changed.
     pub(crate) fn set(
         &mut self,
         targets: &BTreeMap<Arc<str>, Vec<Bounds>>,
@@ -119,7 +119,10 @@ impl Grants {
         }
         let before: BTreeMap<_, _> = self.0.iter().map(|(name, grant)| (name.clone(), grant.now.clone())).collect();
         for (name, grant) in &mut self.0 {
-            let target = targets.get(name).map(Vec::as_slice).unwrap_or_default();
+            let Some(target) = targets.get(name).filter(|target| !target.is_empty()) else {
+                grant.now.clear();
+                continue;
+            };
             let lowered = maxima.keys().map(|revision| {
                 let most = most(&grant.now, *revision).min(most(target, *revision));
                 Bounds { revision: *revision, least: least(target, *revision).min(most), most }

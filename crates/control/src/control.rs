@@ -287,6 +287,8 @@ impl Control {
         state.lease(now);
         state.watch_acknowledgements(now);
         state.note_placement_problems(now_ms());
+        state.note_certificates();
+        state.rebalance(now_ms());
         if state.scales() {
             state.scale(now);
         }

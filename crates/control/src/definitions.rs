@@ -365,6 +365,7 @@ fn demand(config: &FunctionConfig) -> Demand {
         demand.least = demand.least.saturating_add(least);
         demand.jails = demand.jails.max(jail_use(&revision.template.run));
         demand.single = matches!(config.run, Run::Job(_));
+        demand.stateful |= keeps_state(&revision.template.run);
     }
     if let Run::Command(command) = &config.run {
         demand.only = command.persistent.first().and_then(|volume| volume.node.clone());
@@ -373,6 +374,12 @@ fn demand(config: &FunctionConfig) -> Demand {
     let named = |container: &Container| Some(format!("{}@{}", container.image, container.digest.as_ref()?));
     demand.image = config.run.container().and_then(named);
     demand
+}
+
+/// Whether instances keep state that a move would lose: clients have TCP connections to them, or
+/// volumes on disk are theirs.
+fn keeps_state(run: &Run) -> bool {
+    matches!(run, Run::Command(command) if !command.ports.is_empty() || !command.persistent.is_empty())
 }
 
 /// The need of an instance for its node's jails. Containers need no jail of a program.

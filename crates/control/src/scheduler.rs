@@ -5,11 +5,17 @@
 //! while one cannot hold its instances, and while its minimum requires several instances, which are
 //! spread. A node is chosen by these criteria, in this order: the zone with the fewest nodes of the
 //! function; a node that has the function's image; the node with the smallest used share; and then
-//! the one with the fewest functions. A function stays where it is until its node is gone, cordoned
-//! or too small.
+//! the one with the fewest functions. A function stays where it is until its node is gone, drained
+//! or too small, or until [`Scheduler::rebalance`] moves it to a node that has come.
 //!
 //! Nodes are ranked within their zones and functions are indexed by node, so the cost of an event
 //! depends on the functions and nodes that it concerns.
+
+mod balance;
+mod demand;
+
+pub(crate) use balance::Move;
+pub(crate) use demand::{Demand, JailUse};
 
 use leno_model::{FunctionId, Locality};
 use leno_wire::Capacity;
@@ -26,37 +32,6 @@ const CANDIDATES: usize = 16;
 const SLACK: usize = 8;
 /// Number of functions that the scheduler retries when a node may have free capacity.
 const RETRIES: usize = 8;
-
-/// The inputs of a function's placement.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Demand {
-    /// The resources of one instance. Those that the document omits count as none.
-    pub instance: Capacity,
-    /// The image of its instances, by name with digest.
-    pub image: Option<String>,
-    /// Minimum number of instances.
-    pub least: u32,
-    /// Number of instances for its load.
-    pub desired: u32,
-    /// Whether all instances must be on one node.
-    pub single: bool,
-    /// The only node that can have the function: it keeps its volumes.
-    pub only: Option<String>,
-    pub jails: JailUse,
-}
-
-/// The need of an instance for its node's jails, from little to much.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum JailUse {
-    #[default]
-    Nothing,
-    /// Its port is fixed: a node without jails has one instance.
-    FixedPort,
-    /// Its port is fixed, and it is in no jail: each node has one instance.
-    SharedPort,
-    /// A node without jails has none.
-    Required,
-}
 
 /// A node's state for the scheduler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,6 +50,13 @@ pub(crate) struct NodeState {
     pub without_jails: bool,
 }
 
+impl NodeState {
+    /// Whether the node gets further functions.
+    fn is_schedulable(&self) -> bool {
+        !self.drained && !self.unschedulable
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Scheduler {
     nodes: BTreeMap<Arc<str>, Node>,
@@ -84,12 +66,17 @@ pub(crate) struct Scheduler {
     functions: HashMap<FunctionId, FunctionPlacement>,
     /// Functions for which the scheduler found too few nodes.
     short: BTreeSet<FunctionId>,
+    /// Functions that are leaving a node.
+    moving: BTreeSet<FunctionId>,
+    /// Nodes to which rebalancing moves functions, each with the calls of [`Scheduler::rebalance`]
+    /// until it begins.
+    joined: BTreeMap<Arc<str>, u32>,
 }
 
 /// Region and zone.
 type Zone = (Option<String>, Option<String>);
 /// The used share in thousandths, and the number of functions.
-type Rank = (u64, usize);
+pub(crate) type Rank = (u64, usize);
 
 struct Node {
     state: NodeState,
@@ -145,20 +132,19 @@ impl Scheduler {
         }
         self.unrank(name);
         let before = self.nodes.get(name).map(|node| node.state.images.clone()).unwrap_or_default();
-        for image in before.difference(&state.images) {
-            if let Some(keepers) = self.images.get_mut(image) {
-                keepers.remove(name);
-                if keepers.is_empty() {
-                    self.images.remove(image);
-                }
-            }
-        }
+        self.forget_images(name, before.difference(&state.images));
         for image in &state.images {
             self.images.entry(image.clone()).or_default().insert(name.clone());
         }
         let drained = state.drained;
+        let was_schedulable = self.nodes.get(name).is_some_and(|node| node.state.is_schedulable());
         let new = Node { state: NodeState::default(), used: Capacity::default(), functions: BTreeMap::new() };
         let node = self.nodes.entry(name.clone()).or_insert(new);
+        if !state.is_schedulable() {
+            self.joined.remove(name);
+        } else if !was_schedulable {
+            self.joined.insert(name.clone(), balance::PROBATION);
+        }
         let drains = drained && !node.state.drained;
         let returns = !drained && node.state.drained;
         let stalls = state.unschedulable != node.state.unschedulable;
@@ -201,14 +187,8 @@ impl Scheduler {
     pub(crate) fn remove_node(&mut self, name: &str) -> BTreeSet<FunctionId> {
         self.unrank(name);
         let Some(node) = self.nodes.remove(name) else { return BTreeSet::new() };
-        for image in &node.state.images {
-            if let Some(keepers) = self.images.get_mut(image) {
-                keepers.remove(name);
-                if keepers.is_empty() {
-                    self.images.remove(image);
-                }
-            }
-        }
+        self.joined.remove(name);
+        self.forget_images(name, &node.state.images);
         for id in node.functions.keys() {
             if let Some(placed) = self.functions.get_mut(id) {
                 placed.nodes.retain(|other| **other != *name);
@@ -217,6 +197,17 @@ impl Scheduler {
             self.settle(id);
         }
         node.functions.into_keys().collect()
+    }
+
+    fn forget_images<'a>(&mut self, name: &str, images: impl IntoIterator<Item = &'a String>) {
+        for image in images {
+            if let Some(keepers) = self.images.get_mut(image) {
+                keepers.remove(name);
+                if keepers.is_empty() {
+                    self.images.remove(image);
+                }
+            }
+        }
     }
 
     /// Adds a function, or changes its demand; the number of instances that its load demands stays.
@@ -269,6 +260,7 @@ impl Scheduler {
     pub(crate) fn remove_function(&mut self, id: &FunctionId) {
         let Some(placed) = self.functions.remove(id) else { return };
         self.short.remove(id);
+        self.moving.remove(id);
         for name in placed.nodes.iter().chain(&placed.leaving) {
             self.drop_from(name, id, &placed.demand.instance);
         }
@@ -347,6 +339,7 @@ impl Scheduler {
         if placed.leaving.remove(name) {
             let instance = placed.demand.instance;
             self.drop_from(name, id, &instance);
+            self.note_moving(id);
         }
     }
 
@@ -386,6 +379,12 @@ impl Scheduler {
     /// Adds nodes that the function needs and removes those that it does not need any more. Returns
     /// whether any changed.
     fn settle(&mut self, id: &FunctionId) -> bool {
+        let changed = self.choose_nodes(id);
+        self.note_moving(id);
+        changed
+    }
+
+    fn choose_nodes(&mut self, id: &FunctionId) -> bool {
         let Some(placed) = self.functions.get(id) else { return false };
         if placed.awaited {
             return false;
@@ -412,12 +411,7 @@ impl Scheduler {
             // Until the number of instances is known, the scheduler reserves the capacity of one
             // required instance, so that the next function does not get it.
             let first = u32::from(self.nodes_of(id).len() <= demand.least as usize);
-            self.with_node(&chosen, |node| {
-                if let Entry::Vacant(vacant) = node.functions.entry(id.clone()) {
-                    vacant.insert(first);
-                    node.used = node.used.plus(&demand.instance.times(first));
-                }
-            });
+            self.reserve_first(id, &chosen, &demand.instance, first);
             changed = true;
         }
         changed |= self.leave_surplus(id, spread, needed);
@@ -427,6 +421,16 @@ impl Scheduler {
             self.short.remove(id);
         }
         changed
+    }
+
+    /// Reserves capacity on a node that a function comes to.
+    fn reserve_first(&mut self, id: &FunctionId, name: &str, instance: &Capacity, first: u32) {
+        self.with_node(name, |node| {
+            if let Entry::Vacant(vacant) = node.functions.entry(id.clone()) {
+                vacant.insert(first);
+                node.used = node.used.plus(&instance.times(first));
+            }
+        });
     }
 
     /// Number of instances that the function has or could have on its nodes, apart from `without`.
@@ -524,7 +528,7 @@ impl Scheduler {
 
     fn rank(&mut self, name: &str) {
         let Some((name, node)) = self.nodes.get_key_value(name) else { return };
-        if !node.state.drained && !node.state.unschedulable {
+        if node.state.is_schedulable() {
             self.ranking.entry(node.zone()).or_default().insert((node.rank(), name.clone()));
         }
     }

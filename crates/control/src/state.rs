@@ -101,9 +101,13 @@ impl State {
             Effect::Announce(subject) => nodes.announce(&subject),
             Effect::Rehost(ids) => return self.rehost(&ids),
             Effect::Moved(ids) => {
+                // Endpoints come first, of all functions, because those of a namespace share their
+                // instances: a node has its instances until no other one sends requests there.
+                let moving = ids.iter().filter(|id| hosting.scheduler.is_moving(id));
+                let mut then: Vec<_> = moving.map(Effect::endpoints).collect();
                 // A function that stays on its node may have left another node long ago.
                 let follow = |id: &FunctionId| [Effect::Rebalance(id.clone()), Effect::LeaveIdleNodes(id.clone())];
-                let then: Vec<_> = ids.iter().flat_map(follow).collect();
+                then.extend(ids.iter().flat_map(follow));
                 return [Effect::Rehost(ids)].into_iter().chain(then).collect();
             }
             Effect::Unhosted(id, name) => scaling.unhosted(&id, &name),
@@ -156,7 +160,8 @@ impl State {
         hosting.define(id, function);
         scaling.define(id, function, *now);
         leasing.define(id, compiled, hosting.awaiting, *now);
-        hosting.update(id, compiled, nodes)
+        let endpoints = hosting.scheduler.is_moving(id).then(|| Effect::endpoints(id));
+        endpoints.into_iter().chain(hosting.update(id, compiled, nodes)).collect()
     }
 
     /// Recomputes the subjects that a node wants.
@@ -173,6 +178,12 @@ impl State {
     /// Announces the endpoints of functions.
     fn announce_endpoints<'a>(&mut self, ids: impl IntoIterator<Item = &'a FunctionId>) {
         self.carry_out(ids.into_iter().map(Effect::endpoints));
+    }
+
+    /// Continues the moves that may have waited for a node to know new endpoints.
+    fn continue_moves(&mut self) {
+        let effects = self.hosting.leave(self.hosting.scheduler.moving());
+        self.carry_out(effects);
     }
 
     /// The name of a node, if the session is its present one.

@@ -17,7 +17,8 @@ pub enum Failure {
     /// Another process uses an instance's proxy credential.
     #[error("the proxy credential is used by somebody whom it was not given: {0}")]
     StolenCredential(Unproven),
-    /// The TLS client asked for a function that this node does not run (RFC 9110, 15.5.20).
+    /// The TLS client asked for a function that this node does not run (RFC 9110, 15.5.20). The
+    /// caller's sidecar has old endpoints, and may send the request to another node.
     #[error("this node does not run the function that was asked for")]
     Misdirected,
     /// The host names a port at which the callee serves something else than HTTP, or nothing. Its
@@ -220,8 +221,8 @@ impl Failure {
         }
     }
 
-    /// The failure's label for a caller's sidecar, which uses it for retries and outlier detection;
-    /// `None`: a retry is useless, and the status is enough.
+    /// The failure's label for a caller's sidecar, which uses it for retries, outlier detection, and
+    /// to send a misdirected request to another node; `None`: the status is enough.
     pub fn label(&self) -> Option<&'static str> {
         match self {
             Self::Connect { .. } => Some("connect"),
@@ -232,6 +233,7 @@ impl Failure {
             Self::ResponseHead(_) => Some("response-head"),
             Self::ClientGone => Some("client-gone"),
             Self::SlowClient(_) => Some("slow-client"),
+            Self::Misdirected | Self::Unavailable(Unavailable::Unknown) => Some("misdirected"),
             _ => None,
         }
     }
@@ -250,6 +252,7 @@ impl Failure {
             }
             b"client-gone" => Some(Self::ClientGone),
             b"slow-client" => Some(Self::SlowClient(Duration::ZERO)),
+            b"misdirected" => Some(Self::Misdirected),
             _ => None,
         }
     }

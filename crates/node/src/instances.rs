@@ -41,14 +41,17 @@ pub(crate) struct Revisions {
     primary: Function,
     /// `None`: the primary revision gets all requests.
     others: Option<Arc<[(u32, Function)]>>,
+    /// The function has left this node: a request that finds no free instance goes to another node.
+    has_left: bool,
 }
 
 impl Revisions {
-    /// Takes the result of [`Supervisor::apply_all`]; `None`: it is empty.
-    pub(crate) fn new(mut revisions: Vec<(u32, Function)>) -> Option<Self> {
+    /// Takes the result of [`Supervisor::apply_all`]; `None`: it is empty. `has_left`: the function
+    /// has left this node.
+    pub(crate) fn new(mut revisions: Vec<(u32, Function)>, has_left: bool) -> Option<Self> {
         let others = revisions.split_off(revisions.len().min(1));
         let (_, primary) = revisions.pop()?;
-        Some(Self { primary, others: (!others.is_empty()).then(|| others.into()) })
+        Some(Self { primary, others: (!others.is_empty()).then(|| others.into()), has_left })
     }
 
     /// The revision with this number. If it is gone, the primary revision.
@@ -71,7 +74,8 @@ impl HostedFunctions {
 
     fn find(&self, function: &FunctionId, revision: u32) -> Result<Function, Unavailable> {
         let functions = self.functions.load();
-        functions.get(function).map(|revisions| revisions.of(revision).clone()).ok_or(Unavailable::Unknown)
+        let revisions = functions.get(function).filter(|revisions| !revisions.has_left);
+        revisions.map(|revisions| revisions.of(revision).clone()).ok_or(Unavailable::Unknown)
     }
 }
 
@@ -110,9 +114,15 @@ impl Instances for HostedFunctions {
 
     fn count(&self, function: &FunctionId) -> u32 {
         let functions = self.functions.load();
-        let ready =
-            functions.get(function).map_or(0, |revisions| revisions.all().map(|revision| revision.ready(&[])).sum());
+        let ready = functions
+            .get(function)
+            .filter(|revisions| !revisions.has_left)
+            .map_or(0, |revisions| revisions.all().map(|revision| revision.ready(&[])).sum());
         u32::try_from(ready).unwrap_or(u32::MAX)
+    }
+
+    fn may_start(&self, function: &FunctionId) -> bool {
+        self.functions.load().get(function).is_some_and(|revisions| !revisions.has_left)
     }
 }
 

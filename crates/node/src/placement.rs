@@ -43,6 +43,12 @@ impl DeliveredBounds {
         self.bounds.remove(id);
     }
 
+    /// Whether a function has left this node: the control plane says that it has no bounds. One
+    /// whose bounds are 0, or have not come yet, may be about to get instances.
+    pub(crate) fn has_left(&self, id: &FunctionId) -> bool {
+        self.bounds.get(id).is_some_and(Vec::is_empty)
+    }
+
     /// Limits the instances of a function on this node. A revision without bounds from the
     /// scheduler gets no instances. Without a scheduler, functions scale by themselves.
     pub(crate) fn limit(&self, mut spec: FunctionSpec) -> FunctionSpec {

@@ -167,6 +167,7 @@ enum Event {
     Desired(usize, u32),
     Reserve(usize, u32),
     Left(usize),
+    Rebalance,
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -178,6 +179,7 @@ fn event() -> impl Strategy<Value = Event> {
         3 => (0..10_usize, 0..20_u32).prop_map(|(function, desired)| Event::Desired(function, desired)),
         3 => (0..10_usize, 0..6_u32).prop_map(|(function, instances)| Event::Reserve(function, instances)),
         2 => (0..10_usize).prop_map(Event::Left),
+        2 => Just(Event::Rebalance),
     ]
 }
 
@@ -207,14 +209,30 @@ proptest! {
                         scheduler.left(&id(number), &on);
                     }
                 }
+                Event::Rebalance => (0..balance::PROBATION).for_each(|_| drop(scheduler.rebalance())),
             }
             check(&scheduler)?;
         }
+        // Without further events, rebalancing ends, and no function comes back to a node.
+        let mut came: BTreeMap<FunctionId, BTreeSet<Arc<str>>> = BTreeMap::new();
+        for _ in 0..200 {
+            for moved in scheduler.rebalance() {
+                let before = came.entry(moved.function.clone()).or_default();
+                prop_assert!(before.insert(moved.from) && !before.contains(&moved.to), "{} moves in a circle", moved.function);
+            }
+            for id in scheduler.moving().cloned().collect::<Vec<_>>() {
+                let on: Vec<_> = scheduler.leaving(&id).cloned().collect();
+                on.iter().for_each(|name| scheduler.left(&id, name));
+            }
+            check(&scheduler)?;
+        }
+        prop_assert!(scheduler.rebalance().is_empty());
     }
 }
 
 fn check(scheduler: &Scheduler) -> Result<(), TestCaseError> {
     for (id, placed) in &scheduler.functions {
+        prop_assert_eq!(scheduler.is_moving(id), !placed.leaving.is_empty());
         let on: BTreeSet<_> = placed.nodes.iter().collect();
         prop_assert_eq!(on.len(), placed.nodes.len(), "no node twice");
         prop_assert!(placed.nodes.iter().all(|name| !placed.leaving.contains(name)));
@@ -315,4 +333,66 @@ fn nodes_without_jails_get_one_instance_of_a_fixed_port_and_none_that_needs_a_ja
     assert_eq!(placed(&scheduler, 1), ["node-002"]);
     assert_eq!(scheduler.holds(&id(0), "node-002"), 10);
     assert_eq!(scheduler.short().count(), 0);
+}
+
+/// Rebalances until nothing moves, and returns the functions that have moved to `to`.
+fn moved_to(scheduler: &mut Scheduler, to: &Arc<str>) -> Vec<FunctionId> {
+    let mut moved = Vec::new();
+    for _ in 0..100 {
+        for one in scheduler.rebalance() {
+            assert_eq!(one.to, *to);
+            scheduler.left(&one.function, &one.from);
+            moved.push(one.function);
+        }
+    }
+    moved
+}
+
+#[test]
+fn what_a_document_or_an_operator_has_fixed_does_not_move() {
+    let image = || Some("registry.example/shop@sha256:00".to_owned());
+    let fixed = [
+        Demand { only: Some(name(0).to_string()), single: true, ..demand(0) },
+        Demand { stateful: true, ..demand(0) },
+        Demand { image: image(), ..demand(0) },
+    ];
+    for fixed in fixed {
+        let mut scheduler = mesh(1);
+        for number in 0..4 {
+            scheduler.set_function(&id(number), fixed.clone(), false);
+        }
+        scheduler.set_node(&name(1), node(10, "a"));
+        assert_eq!(moved_to(&mut scheduler, &name(1)), []);
+        // The image has come.
+        scheduler.set_node(&name(2), NodeState { images: image().into_iter().collect(), ..node(10, "a") });
+        let expected = if fixed.image.is_some() { 2 } else { 0 };
+        assert_eq!(moved_to(&mut scheduler, &name(2)).len(), expected);
+    }
+    // A cordoned node keeps its functions, and so does one that is as full as the new one would be.
+    let mut scheduler = mesh(1);
+    for number in 0..4 {
+        scheduler.set_function(&id(number), demand(0), false);
+    }
+    scheduler.set_node(&name(0), NodeState { unschedulable: true, ..node(10, "b") });
+    scheduler.set_node(&name(1), node(10, "a"));
+    assert_eq!(moved_to(&mut scheduler, &name(1)), []);
+}
+
+#[test]
+fn instances_move_only_if_that_relieves_their_node_and_zones_stay() {
+    // Six instances of one function, and two of another.
+    let mut scheduler = mesh(1);
+    for (number, instances) in [(0, 6), (1, 2)] {
+        scheduler.set_function(&id(number), demand(0), false);
+        scheduler.reserve(&id(number), &name(0), instances);
+    }
+    scheduler.set_node(&name(1), node(10, "a"));
+    assert_eq!(moved_to(&mut scheduler, &name(1)), [id(0)]);
+    // The function on both zones does not go to the zone where it is already.
+    let mut scheduler = mesh(2);
+    scheduler.set_function(&id(0), demand(2), false);
+    (0..2).for_each(|number| drop(scheduler.reserve(&id(0), &name(number), 5)));
+    scheduler.set_node(&name(2), node(20, "a"));
+    assert_eq!(moved_to(&mut scheduler, &name(2)), [id(0)]);
+    assert_eq!(placed(&scheduler, 0), ["node-002", "node-001"]);
 }

@@ -30,6 +30,10 @@ pub(crate) enum Next {
     Ended,
 }
 
+/// Calls of [`State::note_certificates`] after which a node counts as having a certificate for which
+/// it has not asked: about five seconds.
+const LONGEST_SIGNING: u8 = 10;
+
 enum Difference {
     Same,
     Set(Content),
@@ -83,7 +87,9 @@ impl State {
             (subject, version, accepted)
         };
         let answers: Vec<(Subject, Option<Version>, bool)> = delivered.into_iter().map(answer).collect();
+        let refused = self.refused_by(name, &answers);
         self.record_answers(name, nonce, &answers, rejected);
+        self.announce_endpoints(&refused);
         let delivery = (number, nonce);
         for (subject, version, _) in &answers {
             if let (Subject::Scale(id), None) = (subject, version) {
@@ -114,12 +120,25 @@ impl State {
                 (Subject::FunctionConfig(id), Some(_)) if *accepted && self.has_applied(id, name) => {
                     concerned.insert(id.clone());
                 }
+                (Subject::Endpoints(id), _) if self.hosting.scheduler.is_moving(id) => {
+                    concerned.insert(id.clone());
+                }
                 _ => {}
             }
         }
         // A new node of a function answers for its bounds and its configuration at once.
         let follow = |id: FunctionId| [Effect::Rebalance(id.clone()), Effect::LeaveIdleNodes(id)];
         self.carry_out(concerned.into_iter().flat_map(follow));
+    }
+
+    /// Functions in these answers that had left the node, and may have come back.
+    fn refused_by(&self, name: &str, answers: &[(Subject, Option<Version>, bool)]) -> Vec<FunctionId> {
+        let Some(node) = self.nodes.all.get(name) else { return Vec::new() };
+        let scaled = answers.iter().filter_map(|(subject, ..)| match subject {
+            Subject::Scale(id) if node.refuses(id) => Some(id.clone()),
+            _ => None,
+        });
+        scaled.collect()
     }
 
     /// Records which versions a node has applied, and which it has rejected.
@@ -142,10 +161,20 @@ impl State {
                     node.rejected.insert(subject.clone(), (version, reason));
                 }
                 (Some(version), None) => {
+                    if let Subject::FunctionConfig(id) = subject
+                        && !node.certified.contains(id)
+                    {
+                        // A node that has kept the certificate does not ask for another one.
+                        node.certifying.entry(id.clone()).or_insert(LONGEST_SIGNING);
+                    }
                     node.rejected.remove(subject);
                     node.in_force.insert(subject.clone(), version);
                 }
                 (None, _) => {
+                    if let Subject::FunctionConfig(id) = subject {
+                        node.certified.remove(id);
+                        node.certifying.remove(id);
+                    }
                     node.rejected.remove(subject);
                     node.in_force.remove(subject);
                 }
@@ -167,6 +196,16 @@ impl State {
     /// The next delta for a session, limited in size. Removals are sent only after all other
     /// changes.
     pub(crate) fn next_delta(&mut self, name: &str, number: u64) -> Next {
+        let mut known = Vec::new();
+        let next = self.compose(name, number, &mut known);
+        let effects = self.hosting.leave(&known);
+        self.carry_out(effects);
+        next
+    }
+
+    /// Composes the next delta. Adds the functions whose endpoints have changed, but not for this
+    /// node, to `known`.
+    fn compose(&mut self, name: &str, number: u64, known: &mut Vec<FunctionId>) -> Next {
         let Some(name) = self.nodes.name(name) else { return Next::Ended };
         let behind = self.nodes.all.get(&name).is_some_and(|node| node.behind);
         let Some(session) = self.nodes.session(&name, number) else { return Next::Ended };
@@ -177,7 +216,7 @@ impl State {
             return Next::Wait;
         }
         let mut pending = mem::take(&mut session.pending);
-        let Changes { resources, removed, delivered } = self.changes(&name, &mut pending);
+        let Changes { resources, removed, delivered } = self.changes(&name, &mut pending, known);
         let mut withdrawn: BTreeSet<FunctionId> = BTreeSet::new();
         for subject in &removed {
             if let Subject::FunctionConfig(id) = subject
@@ -221,13 +260,17 @@ impl State {
     }
 
     /// Takes subjects from `pending` until their resources fill a delta.
-    fn changes(&self, name: &str, pending: &mut BTreeSet<Subject>) -> Changes {
+    fn changes(&self, name: &str, pending: &mut BTreeSet<Subject>, known: &mut Vec<FunctionId>) -> Changes {
         let (mut changes, mut size) = (Changes::default(), 0);
         while size < DELTA_BYTES
             && let Some(subject) = pending.pop_first()
         {
             match self.difference(name, &subject) {
-                Difference::Same => (),
+                Difference::Same => {
+                    if let Subject::Endpoints(function) = subject {
+                        known.push(function);
+                    }
+                }
                 Difference::Set(content) => {
                     size += content.payload.len();
                     changes.resources.push(messages::resource(&subject, &content));
@@ -307,7 +350,8 @@ impl State {
         let others = hosting.hosts(id).filter(|other| callable && ***other != *name);
         let endpoint = |other: &Arc<str>| {
             let node = nodes.all.get(other).filter(|node| node.present)?;
-            if !hosting.takes_requests(other, id, &catalog.compiled, nodes) {
+            let has_left = node.is_scheduled() && scaling.has_left(id, other);
+            if has_left || !hosting.takes_requests(other, id, &catalog.compiled, nodes) {
                 return None;
             }
             let most = if node.is_scheduled() { scaling.most_on(id, other) } else { None };

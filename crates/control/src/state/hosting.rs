@@ -289,12 +289,38 @@ impl Hosting {
         if !nodes.is_scheduled(name) {
             return true;
         }
-        if self.scheduler.is_on(id, name) { nodes.has_in_force(name, id) } else { !self.is_served(id, nodes) }
+        if self.scheduler.is_on(id, name) {
+            self.serves(name, id, nodes)
+        } else {
+            nodes.has_in_force(name, id) && !self.is_served(id, nodes)
+        }
     }
 
-    /// Whether a node that the function is not leaving has applied its configuration.
-    pub(super) fn is_served(&self, id: &FunctionId, nodes: &Nodes) -> bool {
-        self.scheduler.nodes_of(id).iter().any(|name| nodes.has_in_force(name, id))
+    /// Whether a node that the function is not leaving serves it.
+    fn is_served(&self, id: &FunctionId, nodes: &Nodes) -> bool {
+        self.scheduler.nodes_of(id).iter().any(|name| self.serves(name, id, nodes))
+    }
+
+    /// Whether a node of the function has applied its configuration. While the function is leaving
+    /// another node, its new node needs a certificate too: no call could reach it without.
+    fn serves(&self, name: &str, id: &FunctionId, nodes: &Nodes) -> bool {
+        let is_certified = || nodes.all.get(name).is_some_and(|node| node.certified.contains(id));
+        nodes.has_in_force(name, id) && (!self.scheduler.is_moving(id) || is_certified())
+    }
+
+    /// Whether no node sends requests of a function to the nodes that it is leaving any more:
+    /// another one serves it, and all connected nodes have its present endpoints. Until then, the
+    /// function keeps its instances there. While nodes of an earlier process are awaited, others
+    /// may keep endpoints of before.
+    pub(super) fn is_handed_over(&self, id: &FunctionId, nodes: &Nodes) -> bool {
+        !self.awaiting && self.is_served(id, nodes) && nodes.have_answered(&Subject::Endpoints(id.clone()))
+    }
+
+    /// What follows for functions that are leaving a node, when other nodes may have come to know
+    /// that.
+    pub(super) fn leave<'a>(&self, ids: impl IntoIterator<Item = &'a FunctionId>) -> Vec<Effect> {
+        let leaving = ids.into_iter().filter(|id| self.scheduler.is_moving(id));
+        leaving.flat_map(|id| [Effect::Rebalance(id.clone()), Effect::LeaveIdleNodes(id.clone())]).collect()
     }
 }
 

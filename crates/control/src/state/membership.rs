@@ -74,6 +74,7 @@ impl State {
     fn stop_awaiting_functions(&mut self) {
         let effects = self.hosting.stop_awaiting(&self.catalog.compiled);
         self.carry_out(effects);
+        self.continue_moves();
     }
 
     /// Adds a node, or changes its placement, roles and locality.
@@ -202,6 +203,13 @@ impl State {
         node.release = release;
         node.away_since = None;
         node.in_force = held.iter().cloned().collect();
+        // A node that has served functions has their certificates. Another process has none.
+        let configs = held.iter().filter_map(|(subject, _)| match subject {
+            Subject::FunctionConfig(id) => Some(id.clone()),
+            _ => None,
+        });
+        node.certified = configs.collect();
+        node.certifying.clear();
         node.rejected.clear();
         node.withdrawn.values_mut().for_each(|sent| *sent = None);
         // The node may be another process, which reports its own certificates.
@@ -266,6 +274,7 @@ impl State {
     pub(crate) fn disconnect(&mut self, name: &str, number: u64) {
         if self.nodes.session(name, number).is_some() {
             self.nodes.end_session(name);
+            self.continue_moves();
         }
     }
 

@@ -4,9 +4,10 @@ use super::session::Session;
 use crate::admission::{Admission, CapacityLimits, Cordon};
 use crate::status::Counters;
 use leno_model::{FunctionId, InstanceState};
-use leno_wire::{Capacity, Instance, NodeCertificates, NodeOffer, Placement, Subject, Version};
+use leno_wire::{Bounds, Capacity, Content, Instance, NodeCertificates, NodeOffer, Placement, Subject, Version};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::LazyLock;
 
 pub(super) struct Node {
     pub admission: Admission,
@@ -31,6 +32,11 @@ pub(super) struct Node {
     pub instances: BTreeMap<FunctionId, Vec<Instance>>,
     /// The functions that it hosts.
     pub hosted: BTreeSet<FunctionId>,
+    /// Functions with whose certificates it proves to other nodes that it hosts them.
+    pub certified: BTreeSet<FunctionId>,
+    /// Functions whose certificates it probably does not have yet, each with the calls of
+    /// [`super::State::note_certificates`] until it counts as having them.
+    pub certifying: BTreeMap<FunctionId, u8>,
     pub session: Option<Session>,
     pub last_session: u64,
     /// The release of its program.
@@ -75,6 +81,8 @@ impl Node {
             without_jails: false,
             instances: BTreeMap::new(),
             hosted: BTreeSet::new(),
+            certified: BTreeSet::new(),
+            certifying: BTreeMap::new(),
             session: None,
             last_session: 0,
             release: String::new(),
@@ -121,9 +129,28 @@ impl Node {
         self.admission.placement.hosts(id) || self.is_scheduled()
     }
 
-    /// Whether the node is present and has applied the function's configuration.
+    /// Whether the node is present, has applied the function's configuration, and does not refuse
+    /// its requests, now or soon.
     pub(super) fn has_in_force(&self, id: &FunctionId) -> bool {
-        self.present && self.in_force.contains_key(&Subject::FunctionConfig(id.clone()))
+        let config = Subject::FunctionConfig(id.clone());
+        let is_removed = || self.session.as_ref().is_some_and(|session| session.delivers(&config, None));
+        self.present && self.in_force.contains_key(&config) && !is_removed() && !self.refuses(id)
+    }
+
+    /// Whether the function has left the node, which refuses its requests: the node has no bounds
+    /// of it, or is about to.
+    pub(super) fn refuses(&self, id: &FunctionId) -> bool {
+        static NO_BOUNDS: LazyLock<Option<Version>> =
+            LazyLock::new(|| Content::new(&Vec::<Bounds>::new()).ok().map(|content| content.version));
+        let Some(none) = *NO_BOUNDS else { return false };
+        let bounds = Subject::Scale(id.clone());
+        let is_sent = || self.session.as_ref().is_some_and(|session| session.delivers(&bounds, Some(none)));
+        self.in_force.get(&bounds) == Some(&none) || is_sent()
+    }
+
+    /// Whether the node has answered the last change of a subject, or is not connected.
+    pub(super) fn has_answered(&self, subject: &Subject) -> bool {
+        self.session.as_ref().is_none_or(|session| session.has_answered(subject))
     }
 
     /// Whether the node may subscribe to the subject. Its other subjects follow from the functions

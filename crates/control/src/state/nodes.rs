@@ -97,6 +97,15 @@ impl Nodes {
         }
     }
 
+    /// Whether all connected nodes have answered the last change of a subject. Nodes that are
+    /// behind do not count.
+    pub(super) fn have_answered(&self, subject: &Subject) -> bool {
+        let answered = |node: &Node| node.behind || node.has_answered(subject);
+        let mut wanting = self.interest.get(subject).into_iter().flatten();
+        // A node that wants it no more may not know that yet. All nodes are examined last.
+        wanting.all(|name| self.all.get(name).is_none_or(answered)) && self.all.values().all(answered)
+    }
+
     /// The subjects that a node with these subscriptions wants because of a function.
     pub(super) fn subjects_of(
         &self,

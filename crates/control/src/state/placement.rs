@@ -1,9 +1,10 @@
-//! Functions that lack nodes: the reasons, and the events when they change.
+//! Functions that lack nodes, or that rebalancing moves: the reasons, and the events.
 
 use super::State;
+use super::effect::Effect;
 use crate::admission::Cordon;
 use crate::definitions::Function;
-use crate::scheduler::JailUse;
+use crate::scheduler::{JailUse, Move};
 use crate::status::PlacementEvent;
 use leno_model::FunctionId;
 use std::collections::{BTreeMap, VecDeque};
@@ -84,6 +85,20 @@ impl State {
         self.placement_log.problems = problems;
         for (function, reason) in events {
             self.placement_log.record(PlacementEvent { at_ms: now_ms, function, reason });
+        }
+    }
+
+    /// Moves functions to nodes that have come, each with an event. Call it about twice a second.
+    pub(crate) fn rebalance(&mut self, now_ms: u64) {
+        if self.hosting.awaiting {
+            return;
+        }
+        for Move { function, from, to, ranks: [before, after] } in self.hosting.scheduler.rebalance() {
+            let full = |(share, functions)| format!("has {functions} functions and uses {} %", share / 10);
+            let reason =
+                format!("it moves from node {from}, which {}, to node {to}, which {}", full(before), full(after));
+            self.placement_log.record(PlacementEvent { at_ms: now_ms, function: function.clone(), reason });
+            self.carry_out([Effect::Moved(vec![function])]);
         }
     }
 

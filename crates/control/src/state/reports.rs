@@ -107,6 +107,7 @@ impl State {
         let changed = self.nodes.watch_acknowledgements(now);
         changed.iter().for_each(|name| self.offer(name));
         if !changed.is_empty() {
+            self.continue_moves();
             self.carry_out([Effect::PlaceJobs]);
         }
     }

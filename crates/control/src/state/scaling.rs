@@ -148,6 +148,11 @@ impl Scaling {
         Some(bounds.iter().map(|of| of.most).fold(0, u32::saturating_add))
     }
 
+    /// Whether the function has left a node, which is to have no bounds of it.
+    pub(super) fn has_left(&self, id: &FunctionId, name: &str) -> bool {
+        self.bounds(id, name).is_some_and(<[Bounds]>::is_empty)
+    }
+
     /// Whether a lost stream leaves it unknown which bounds of a function a node has applied.
     pub(super) fn are_uncertain(&self, id: &FunctionId, name: &str) -> bool {
         self.loads.get(id).is_some_and(|load| load.grants.are_uncertain(name))
@@ -185,10 +190,10 @@ impl Scaling {
         forgotten.map(Effect::Rebalance).collect()
     }
 
-    /// Takes a function from nodes that it is leaving, once another node has it and they have no
+    /// Takes a function from nodes that it is leaving, once they get no requests and have no
     /// instance.
     pub(super) fn leave_idle_nodes(&mut self, id: &FunctionId, hosting: &mut Hosting, nodes: &Nodes) -> Option<Effect> {
-        if !hosting.is_served(id, nodes) {
+        if !hosting.is_handed_over(id, nodes) {
             return None;
         }
         let idle = |name: &&Arc<str>| {
@@ -237,11 +242,11 @@ fn targets(
     hosting: &Hosting,
     nodes: &Nodes,
 ) -> (BTreeMap<Arc<str>, Vec<Bounds>>, BTreeMap<u32, u32>) {
-    let (scheduler, served) = (&hosting.scheduler, hosting.is_served(id, nodes));
+    let scheduler = &hosting.scheduler;
     let names = scheduler.nodes_of(id);
     let mut targets: BTreeMap<Arc<str>, Vec<Bounds>> = names.iter().map(|name| (name.clone(), vec![])).collect();
-    // Nodes that the function is leaving keep their bounds until another node has it.
-    let staying = scheduler.leaving(id).filter(|_| !served);
+    // Nodes that the function is leaving keep their bounds until they get no requests.
+    let staying = scheduler.leaving(id).filter(|_| !hosting.is_handed_over(id, nodes));
     let staying: BTreeMap<_, _> =
         staying.map(|name| (name.clone(), load.grants.of(name).unwrap_or_default().to_vec())).collect();
     let mut maxima: BTreeMap<u32, u32> =

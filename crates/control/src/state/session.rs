@@ -116,6 +116,18 @@ impl Session {
         self.unanswered.values().map(|unanswered| unanswered.since).min()
     }
 
+    /// Whether no change of a subject is to be sent or to be answered.
+    pub(super) fn has_answered(&self, subject: &Subject) -> bool {
+        let mut unanswered = self.unanswered.values().flat_map(|delta| &delta.delivered);
+        !self.pending.contains(subject) && unanswered.all(|(sent, _)| sent != subject)
+    }
+
+    /// Whether this version of a subject was sent, and is not answered; `None`: its removal.
+    pub(super) fn delivers(&self, subject: &Subject, version: Option<Version>) -> bool {
+        let mut unanswered = self.unanswered.values().flat_map(|delta| &delta.delivered);
+        unanswered.any(|(sent, as_version)| sent == subject && *as_version == version)
+    }
+
     pub(super) fn wake(&self) {
         if !self.pending.is_empty() {
             self.wake.notify_one();

@@ -1,6 +1,7 @@
 //! Roots, authorities and revocations, and the nodes' reports on their certificates.
 
 use super::State;
+use super::effect::Effect;
 use super::node::{Node, Proof};
 use crate::definitions::EgressPolicy;
 use crate::error::DefinitionsError;
@@ -18,6 +19,9 @@ const PER_CERTIFICATE: Duration = Duration::from_millis(10);
 const MAX_SPREAD: Duration = Duration::from_secs(600);
 /// Seconds after which a node without a successful proof gets another request.
 const RETRY: u64 = 5;
+
+/// Calls of [`State::note_certificates`] until a signed certificate has probably reached its node.
+const ON_ITS_WAY: u8 = 2;
 
 impl State {
     /// Replaces the roots that nodes trust.
@@ -151,6 +155,28 @@ impl State {
 
     /// Records a signed certificate.
     pub(crate) fn signed(&mut self, name: &str, identity: SpiffeId, not_after: u64) {
+        if let Some(node) = self.nodes.all.get_mut(name) {
+            let functions = self.catalog.compiled.by_identity.get(&identity).into_iter().flatten();
+            let first = functions.filter(|id| !node.certified.contains(*id));
+            node.certifying.extend(first.map(|id| (id.clone(), ON_ITS_WAY)));
+        }
         self.issued.insert((identity, name.into()), not_after);
+    }
+
+    /// Notes that certificates have reached their nodes, a moment after they were signed, and
+    /// continues the moves that have waited for that. Call it about twice a second.
+    pub(crate) fn note_certificates(&mut self) {
+        let mut certified = Vec::new();
+        for node in self.nodes.all.values_mut() {
+            node.certifying.values_mut().for_each(|left| *left -= 1);
+            let come = node.certifying.extract_if(.., |_, left| *left == 0).map(|(id, _)| id);
+            for id in come {
+                node.certified.insert(id.clone());
+                certified.push(id);
+            }
+        }
+        certified.retain(|id| self.hosting.scheduler.is_moving(id));
+        let effects = Effect::moved(certified);
+        self.carry_out(effects);
     }
 }

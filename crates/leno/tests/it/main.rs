@@ -30,6 +30,7 @@ mod importing;
 mod imports;
 mod jails;
 mod jobs;
+mod moves;
 mod nodes;
 mod outside;
 mod paths;

@@ -149,7 +149,7 @@ impl Reconciler {
             _ => {
                 jobs.remove(id);
                 let revisions = self.supervisor.apply_all(self.specs(&entry.config, bounds));
-                if let Some(revisions) = Revisions::new(revisions) {
+                if let Some(revisions) = Revisions::new(revisions, bounds.has_left(id)) {
                     pass.has_replaced |= functions.insert(id.clone(), revisions).is_some();
                 }
             }
@@ -179,8 +179,10 @@ impl Reconciler {
         for id in &rescaled {
             if functions.get(id).is_some()
                 && let Some(entry) = before.functions.get(id)
+                && let revisions = self.supervisor.apply_all(self.specs(&entry.config, bounds))
+                && let Some(revisions) = Revisions::new(revisions, bounds.has_left(id))
             {
-                self.supervisor.apply_all(self.specs(&entry.config, bounds));
+                functions.insert(id.clone(), revisions);
             }
         }
         // The control plane counts from this report on. The report must precede the first request

@@ -40,6 +40,13 @@ pub trait Instances: Send + Sync + 'static {
     /// Number of instances of all revisions that are running and ready, as far as known. 0: the
     /// next request starts one.
     fn count(&self, function: &FunctionId) -> u32;
+
+    /// Whether this node may start an instance. If not, the function has left the node, and
+    /// [`Instances::acquire`] fails with [`Unavailable::Unknown`].
+    fn may_start(&self, function: &FunctionId) -> bool {
+        let _ = function;
+        true
+    }
 }
 
 /// The future of [`Instances::acquire`].

@@ -19,7 +19,7 @@ use leno_telemetry::ring::Explanation;
 use leno_testkit::eventually_async;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -63,6 +63,8 @@ pub(crate) struct FixedInstances {
     pub stranger: Mutex<Option<String>>,
     /// The addresses to avoid in the latest request for an instance.
     avoided: Mutex<Vec<SocketAddr>>,
+    /// The functions have left this node.
+    pub have_left: AtomicBool,
 }
 
 /// Counts one lease until it is dropped. The text describes the process that was found at the
@@ -528,6 +530,9 @@ impl Instances for FixedInstances {
         Box::pin(async move {
             // Instances that are "starting" appear when the test sets their addresses.
             for _ in 0..1000 {
+                if self.have_left.load(Ordering::Relaxed) {
+                    return Err(Unavailable::Unknown);
+                }
                 if let Some(lease) = self.try_acquire(function, revision, avoid) {
                     return Ok(lease);
                 }
@@ -539,5 +544,9 @@ impl Instances for FixedInstances {
 
     fn count(&self, function: &FunctionId) -> u32 {
         self.addresses.lock().unwrap().get(function).map_or(0, |addresses| addresses.len() as u32)
+    }
+
+    fn may_start(&self, _: &FunctionId) -> bool {
+        !self.have_left.load(Ordering::Relaxed)
     }
 }

@@ -4,6 +4,7 @@
 mod chain;
 pub(crate) mod egress;
 mod gateway;
+mod moved;
 mod relays;
 
 use crate::hops::basic;

@@ -2,6 +2,8 @@
 //! have more instances in force than a function's maximum, and in the end each function is on a
 //! node that has it.
 
+mod moves;
+
 use super::*;
 use crate::admission::Cordon;
 use leno_model::{Command, Isolation, Readiness, Resources, Run, Scale};
@@ -43,6 +45,7 @@ struct End {
     session: Option<u64>,
     held: BTreeMap<Subject, Version>,
     bounds: BTreeMap<FunctionId, Vec<Bounds>>,
+    endpoints: BTreeMap<FunctionId, Vec<Endpoint>>,
     read: VecDeque<v1::Delta>,
 }
 
@@ -149,18 +152,33 @@ impl Mesh {
                 rejected.push((subject, "no".to_owned()));
                 continue;
             }
-            if let Resource::Scale(id, bounds) = Resource::decode(&subject, &resource.payload).unwrap() {
-                end.bounds.insert(id, bounds);
+            match Resource::decode(&subject, &resource.payload).unwrap() {
+                Resource::Scale(id, bounds) => drop(end.bounds.insert(id, bounds)),
+                Resource::Endpoints(id, endpoints) => drop(end.endpoints.insert(id, endpoints)),
+                _ => {}
             }
             end.held.insert(subject, messages::version(&resource.version).unwrap());
         }
         for subject in messages::subjects(&delta.removed).unwrap() {
-            if let Subject::Scale(id) = &subject {
-                end.bounds.remove(id);
+            match &subject {
+                Subject::Scale(id) => drop(end.bounds.remove(id)),
+                Subject::Endpoints(id) => drop(end.endpoints.remove(id)),
+                _ => {}
             }
             end.held.remove(&subject);
         }
         self.state.acknowledge(name, session, delta.nonce, rejected);
+        let held = end.held.keys().filter_map(|subject| match subject {
+            Subject::FunctionConfig(id) => Some(id.clone()),
+            _ => None,
+        });
+        let node = &self.state.nodes.all[name];
+        let new = held.filter(|id| !node.certified.contains(id) && !node.certifying.contains_key(id));
+        for id in new.collect::<Vec<_>>() {
+            let (identity, _) =
+                self.state.catalog.compiled.by_identity.iter().find(|(_, functions)| functions.contains(&id)).unwrap();
+            self.state.signed(name, identity.clone(), 0);
+        }
     }
 
     fn step(&mut self, step: Step) {
@@ -233,6 +251,7 @@ impl Mesh {
             self.connect(name);
         }
         for _ in 0..20 {
+            self.state.note_certificates();
             for name in NODES {
                 while self.read(name) || !self.ends[name].read.is_empty() {
                     self.answer(name, true);

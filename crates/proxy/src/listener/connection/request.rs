@@ -209,8 +209,12 @@ impl Connection {
         let name = request_id.to_str().unwrap_or_default();
         let record = Record::new(&self.worker.recorder, self.direction, &self.peer, protocol, head, name);
         record.failure(failure);
-        let response = reply::rejected(failure, request_id, &head.headers);
+        let mut response = reply::rejected(failure, request_id, &head.headers);
         record.status(response.status().as_u16());
+        if self.direction == TrafficDirection::Inbound {
+            // The caller's sidecar sends the request to another node.
+            response.extensions_mut().insert(failure.clone());
+        }
         response
     }
 

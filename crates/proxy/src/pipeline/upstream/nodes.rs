@@ -1,5 +1,6 @@
 //! Sends a request to a callee that other nodes host. Chooses a node for each attempt anew, and
-//! tries another node at once if nothing was sent.
+//! tries another node at once if nothing was sent, or if the node reports that it does not host the
+//! callee any more.
 
 use super::send::{self, Repeatable, broken_stream, is_unprocessed};
 use super::{Forward, Reply, UpstreamGuard};
@@ -81,7 +82,14 @@ impl Forward<'_> {
             let sent = sender.send(request, |interim| exchange.pass_on(interim)).await?;
             let SendError { error, is_unsent } = match sent {
                 Ok(response) => {
-                    return self.answered(send::sound(response).await?, CheckIn::Http2(stream), under_way);
+                    let reply = self.answered(send::sound(response).await?, CheckIn::Http2(stream), under_way);
+                    let Err(misdirected @ Failure::Misdirected) = reply else { return reply };
+                    failed.push(address);
+                    request = again.repeat().ok_or(Unavailable::Unknown)?;
+                    self.pause_before_repeat(&again, misdirected).await;
+                    let next = self.connect_again(callee, avoid, &mut failed).await?;
+                    connected = next.ok_or(Unavailable::Unknown)?;
+                    continue;
                 }
                 Err(error) => error,
             };
@@ -101,17 +109,27 @@ impl Forward<'_> {
             if is_unsent && !reused {
                 self.failed_to_connect(address, candidate.as_deref(), &mut failed, &error)?;
             }
-            connected = loop {
-                // The head now goes to another node.
-                let Some(Next::There(address, candidate)) = self.next(callee, avoid, &failed) else {
-                    return Err(Failure::Connect { cause: format!("{address}: {error}") });
-                };
-                if let Some(connected) = self.connect_node(callee, address, candidate, &mut failed).await? {
-                    break connected;
-                }
-            };
+            let next = self.connect_again(callee, avoid, &mut failed).await?;
+            connected = next.ok_or_else(|| Failure::Connect { cause: format!("{address}: {error}") })?;
         }
         Err(Failure::Connect { cause: "each connection was closed before the request was sent".to_owned() })
+    }
+
+    /// A connection to another node, or to the same one again; `None`: there is none. The head can
+    /// go to no instance of this node any more.
+    async fn connect_again(
+        &self,
+        callee: &RemoteCallee,
+        avoid: &[SocketAddr],
+        failed: &mut Vec<SocketAddr>,
+    ) -> Result<Option<NodeConnection>, Failure> {
+        while let Some(Next::There(address, candidate)) = self.next(callee, avoid, failed) {
+            let connected = self.connect_node(callee, address, candidate, failed).await?;
+            if connected.is_some() {
+                return Ok(connected);
+            }
+        }
+        Ok(None)
     }
 
     /// Chooses the destination of the attempt, in this order: this node, if it has a ready
@@ -136,7 +154,7 @@ impl Forward<'_> {
         let (mut ready, mut fresh, mut again) = (None, None, None);
         match here {
             Some(here) if is_ready => ready = Some(here),
-            Some(here) if !tried_here => fresh = Some(here),
+            Some(here) if !tried_here && worker.node.instances.may_start(&callee.id) => fresh = Some(here),
             here => again = here,
         }
         ready
@@ -227,6 +245,8 @@ impl Forward<'_> {
         Ok(())
     }
 
+    /// The reply, with the failure that the callee's sidecar reports. An error: the callee is not
+    /// there, and has seen nothing of the request.
     fn answered(
         &self,
         mut response: Response<WireBody>,
@@ -237,6 +257,9 @@ impl Forward<'_> {
             upgrade::switch(&mut response)?;
         }
         if let Some(failure) = response.headers().get(head::HOP_FAILURE).and_then(Failure::from_label) {
+            if failure == Failure::Misdirected {
+                return Err(failure);
+            }
             response.extensions_mut().insert(failure);
         }
         let guard = UpstreamGuard { connection: Some(connection), _under_way: under_way, ..UpstreamGuard::default() };
