@@ -420,6 +420,7 @@ impl Snapshot {
         let mut bounds = self.quota(&id.namespace).bounds.clone();
         if function.origin == Origin::Request {
             bounds.files.get_or_insert_default();
+            bounds.host_paths.get_or_insert_default();
             bounds.metadata = Some(bounds.egress.get_or_insert_default().clone());
         }
         bounds

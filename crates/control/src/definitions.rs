@@ -367,10 +367,8 @@ fn demand(config: &FunctionConfig) -> Demand {
         demand.single = matches!(config.run, Run::Job(_));
         demand.stateful |= keeps_state(&revision.template.run);
     }
-    if let Run::Command(command) = &config.run {
-        demand.only = command.persistent.first().and_then(|volume| volume.node.clone());
-        demand.single |= demand.only.is_some();
-    }
+    demand.only = config.run.node().map(str::to_owned);
+    demand.single |= demand.only.is_some();
     let named = |container: &Container| Some(format!("{}@{}", container.image, container.digest.as_ref()?));
     demand.image = config.run.container().and_then(named);
     demand

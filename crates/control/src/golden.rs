@@ -117,6 +117,9 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("slice-volumes", &Resource::FunctionConfig(Box::new(function)));
     resource("slice-job-volumes", &Resource::FunctionConfig(Box::new(job)));
     resource("slice-persistent", &Resource::FunctionConfig(Box::new(configs::persistent())));
+    let [function, contained] = configs::with_host_volumes();
+    resource("slice-host-volumes", &Resource::FunctionConfig(Box::new(function)));
+    resource("slice-container-host-volumes", &Resource::FunctionConfig(Box::new(contained)));
     resource("slice-egress", &Resource::FunctionConfig(Box::new(configs::egress(false))));
     resource("slice-egress-nodes", &Resource::FunctionConfig(Box::new(configs::egress(true))));
     let [function, service] = configs::with_stored_secrets();

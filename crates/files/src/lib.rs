@@ -7,10 +7,12 @@
 //! bounds the time of a call to a file system that hangs.
 
 mod access;
+mod host;
 mod open;
 pub mod readers;
 
 pub use access::FileAccess;
+pub use host::{HostAccess, HostFolder, Owner};
 pub use open::{is_kernels, open, open_directory, open_in, open_log, read};
 
 /// The size limit of files that decide about trust (certificates, keys, passwords).

@@ -1,13 +1,16 @@
 //! Containers: how the node describes one, and the part of it that the jail receives.
 
 use crate::error::bad;
+use crate::host::HostFolder;
 use crate::overlay::{MOST_LAYERS, Root};
+use crate::user::{self, User};
 use crate::wire::{ContainerTask, MOST_DESCRIPTORS};
 use crate::{SECRETS, shown, view};
+use leno_files::Owner;
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 /// Default limit, in bytes, on a container's writes to its root, and default size of a folder in
@@ -92,6 +95,8 @@ pub struct Container {
     pub volumes: Vec<Volume>,
     /// Folders of the machine that it can write to.
     pub folders: Vec<WritableFolder>,
+    /// Folders that the machine has for other purposes too.
+    pub host: Vec<HostFolder>,
     /// Soft limit on file descriptors; `None`: the node's.
     pub descriptors: Option<u64>,
     /// Limit on processes and threads of each of its users; `None`: [`crate::DEFAULT_PROCESSES`].
@@ -121,6 +126,7 @@ impl Default for Container {
             secrets: Vec::new(),
             volumes: Vec::new(),
             folders: Vec::new(),
+            host: Vec::new(),
             descriptors: None,
             processes: None,
             read_only: false,
@@ -135,6 +141,7 @@ impl Default for Container {
 pub(crate) struct ContainerPlan {
     pub task: ContainerTask,
     layers: Vec<PathBuf>,
+    host: Vec<HostFolder>,
     writable: u64,
 }
 
@@ -148,10 +155,12 @@ impl ContainerPlan {
         let directory = container.directory.clone().unwrap_or_else(|| image.directory.clone().into());
         let directory = if directory == Path::new("") { PathBuf::from("/") } else { directory };
         plain(&directory)?;
-        if container.visible.len() + container.folders.len() + OTHER_DESCRIPTORS > MOST_DESCRIPTORS {
+        let shown = container.visible.len() + container.folders.len() + container.host.len();
+        if shown + OTHER_DESCRIPTORS > MOST_DESCRIPTORS {
             return Err(bad(format!("a jail shows at most {} paths", MOST_DESCRIPTORS - OTHER_DESCRIPTORS)));
         }
-        for path in container.visible.iter().chain(container.folders.iter().map(|folder| &folder.path)) {
+        let folders = container.folders.iter().map(|folder| &folder.path);
+        for path in container.visible.iter().chain(folders).chain(container.host.iter().map(|folder| &folder.path)) {
             separate(path)?;
         }
         let task = ContainerTask {
@@ -171,12 +180,44 @@ impl ContainerPlan {
             stop_signal: signal(&image.stop_signal)?,
             runtime,
         };
-        Ok(Self { task, layers: image.layers.clone(), writable: *writable })
+        let (layers, host) = (image.layers.clone(), container.host.clone());
+        Ok(Self { task, layers, host, writable: *writable })
     }
 
     /// Mounts the root. Blocks. `users` and `owner`: see [`Root`].
     pub(crate) fn mount(&self, users: OwnedFd, owner: u32) -> io::Result<OwnedFd> {
         Root { layers: self.layers.clone(), users, owner, writable: self.writable }.mount()
+    }
+
+    /// The mounts in the order in which the jail expects them. The runtime mounts folders that the
+    /// container may write to with other options, so those of `host` are divided.
+    pub(crate) fn arranged(
+        &mut self,
+        root: OwnedFd,
+        mut shown: Vec<OwnedFd>,
+        mut folders: Vec<OwnedFd>,
+        host: Vec<OwnedFd>,
+    ) -> Vec<OwnedFd> {
+        for (HostFolder { path, writable, .. }, mount) in self.host.drain(..).zip(host) {
+            let (paths, mounts) = match writable {
+                true => (&mut self.task.folders, &mut folders),
+                false => (&mut self.task.visible, &mut shown),
+            };
+            paths.push(path);
+            mounts.push(mount);
+        }
+        std::iter::once(root).chain(shown).chain(folders).collect()
+    }
+
+    /// The machine's IDs of the user that is to own the files of `host`: the container's first one,
+    /// which its image may name. `root`: see [`ContainerPlan::mount`]; `owner`: the machine's ID of
+    /// the container's root user.
+    pub(crate) fn user(&self, root: &OwnedFd, owner: u32) -> io::Result<Owner> {
+        if self.host.is_empty() {
+            return Ok(Owner { user: owner, group: owner });
+        }
+        let User { user, group, .. } = user::find(root.as_fd(), &self.task.user)?;
+        Ok(Owner { user: owner + user, group: owner + group })
     }
 }
 

@@ -9,6 +9,7 @@ pub use refusals::{Refusals, SyscallRefusal};
 use crate::account::Account;
 use crate::container::{self, Container, ContainerPlan};
 use crate::error::{JailError, LONGEST, bad};
+use crate::host::Owners;
 use crate::program::{Program, prepared};
 use crate::wire::{self, Event, MOST_DESCRIPTORS, Order};
 use leno_files::readers;
@@ -87,6 +88,7 @@ pub struct Jail {
     listeners: Option<JailListeners>,
     /// The OCI runtime, if the jail was made for a container.
     runtime: Option<PathBuf>,
+    owners: Owners,
 }
 
 /// A descriptor that an async runtime watches. It is never replaced, as `AsyncFd` requires.
@@ -158,6 +160,7 @@ impl Jail {
         account: Option<Account>,
         prepare: Option<Prepare>,
         runtime: Option<PathBuf>,
+        owners: Owners,
     ) -> Result<Self, JailError> {
         let watched = watch(control.try_clone()?)?;
         let (pid, first) = match next(&watched).await? {
@@ -202,7 +205,7 @@ impl Jail {
         });
         tokio::spawn(listen(watched, Arc::downgrade(&shared), changes));
         shared.stock_up(0)?;
-        Ok(Self { shared, first: watch(first)?, pid, state, listeners: Some(listeners), runtime })
+        Ok(Self { shared, first: watch(first)?, pid, state, listeners: Some(listeners), runtime, owners })
     }
 
     /// Process ID of the jail's first process.
@@ -258,8 +261,8 @@ impl Jail {
             }
             None => None,
         };
-        let namespace = program.namespace.clone();
-        let prepared = readers::run(&namespace, readers::MAX_WAIT, move || Ok(prepared(program, account)));
+        let (namespace, owners) = (program.namespace.clone(), self.owners.clone());
+        let prepared = readers::run(&namespace, readers::MAX_WAIT, move || Ok(prepared(program, account, &owners)));
         let (task, mounts, lacks) = prepared.await??;
         let Err(error) = self.begin(&name, &Order::Run, &task, output, errors, &mounts).await else {
             return Ok(lacks);
@@ -287,20 +290,22 @@ impl Jail {
         };
         let namespace = container.namespace.clone();
         let (owner, users, folders) = (account.first, self.users()?, container.folders.clone());
+        let (visible, host, owners) = (container.visible.clone(), container.host.clone(), self.owners.clone());
         let prepared = ContainerPlan::new(container, runtime)?;
         give([&output, &errors], owner)?;
-        let visible = prepared.task.visible.clone();
         let shown =
             readers::run(&namespace, readers::MAX_WAIT, move || Ok(container::shown(&visible, owner))).await??;
         let mounted = tokio::task::spawn_blocking(move || {
             let folders = container::folders(&folders, users.as_fd())?;
             let root = prepared.mount(users, owner)?;
-            Ok::<_, io::Error>((prepared.task, root, folders))
+            let user = prepared.user(&root, owner)?;
+            Ok::<_, io::Error>((prepared, root, folders, user))
         });
-        let (task, root, folders) = mounted.await.map_err(io::Error::other)??;
-        let mounts: Vec<OwnedFd> = std::iter::once(root).chain(shown).chain(folders).collect();
-        let name = task.argv.first().map_or("", String::as_str);
-        let begun = self.begin(name, &Order::Contain, &task, output, errors, &mounts).await;
+        let (mut prepared, root, folders, user) = mounted.await.map_err(io::Error::other)??;
+        let host = readers::run(&namespace, readers::MAX_WAIT, move || Ok(owners.mounts(&host, user))).await??;
+        let mounts = prepared.arranged(root, shown, folders, host);
+        let name = prepared.task.argv.first().map_or("", String::as_str);
+        let begun = self.begin(name, &Order::Contain, &prepared.task, output, errors, &mounts).await;
         begun.map_err(|error| io::Error::new(error.kind(), format!("`{name}`: {error}")))
     }
 
@@ -491,7 +496,7 @@ async fn listen(control: AsyncFd<WatchedFd>, shared: std::sync::Weak<JailState>,
             }
             Event::Ended(status) => exit = Some(Exit(status)),
             Event::NotStarted(why) | Event::Failed(why) => reason = Some(why),
-            Event::Born { .. } | Event::Made { .. } => {}
+            Event::Born { .. } | Event::Made { .. } | Event::Users => {}
         }
     }
     state.send_replace(ProgramState::Ended { started, exit, reason });

@@ -78,7 +78,11 @@ fn serve() -> io::Result<()> {
         if asked {
             let Some((make, descriptors)) = wire::receive::<Make>(&node, RecvFlags::empty())? else { return Ok(()) };
             let [control] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| io::ErrorKind::InvalidData)?;
-            if let Err(error) = launch(&make, &control, &filter, &mut stack) {
+            let made = match make {
+                Make::Jail { account, kind } => launch(account, kind, &control, &filter, &mut stack),
+                Make::Users { account, users, groups } => map_owners(account, &users, &groups, &control, &mut stack),
+            };
+            if let Err(error) = made {
                 // Sending fails if the node does not want the jail any more.
                 let _ = wire::send(&control, &Event::Failed(error.to_string()), &[], SendFlags::empty());
             }
@@ -87,9 +91,14 @@ fn serve() -> io::Result<()> {
 }
 
 /// Starts a jail's first process.
-fn launch(make: &Make, control: &OwnedFd, filter: &BpfProgram, stack: &mut [u8]) -> Result<(), Unmade> {
+fn launch(
+    account: Option<u32>,
+    kind: Kind,
+    control: &OwnedFd,
+    filter: &BpfProgram,
+    stack: &mut [u8],
+) -> Result<(), Unmade> {
     let (gate, opener) = pipe_with(PipeFlags::CLOEXEC).during("pipe")?;
-    let Make { account, kind } = *make;
     let first = || {
         let kept = [control.as_raw_fd(), gate.as_raw_fd()];
         // SAFETY: this is a copy of the jailer with one thread, and uses no descriptor but these
@@ -115,6 +124,43 @@ fn launch(make: &Make, control: &OwnedFd, filter: &BpfProgram, stack: &mut [u8])
     map_ids(child, account, kind).during("user and group IDs")?;
     let mut opener = fs::File::from(opener);
     opener.write_all(&[1]).during("pipe")
+}
+
+/// Makes a user namespace that maps owners of files. A process holds it until the node has it.
+fn map_owners(
+    account: u32,
+    users: &[(u32, u32)],
+    groups: &[(u32, u32)],
+    control: &OwnedFd,
+    stack: &mut [u8],
+) -> Result<(), Unmade> {
+    let (gate, opener) = pipe_with(PipeFlags::CLOEXEC).during("pipe")?;
+    let first = || {
+        let kept = [gate.as_raw_fd()];
+        // SAFETY: this is a copy of the jailer with one thread, and uses no descriptor but this one
+        // from here on.
+        #[expect(unsafe_code, reason = "otherwise it would hold the other end of the pipe")]
+        unsafe {
+            close_fds::close_open_fds(3, &kept);
+        }
+        // Returns when the jailer closes the pipe, or has ended.
+        let _ = rustix::io::read(&gate, &mut [0]);
+        0
+    };
+    // SAFETY: as in `launch`.
+    #[expect(unsafe_code, reason = "a process in new namespaces cannot be made otherwise")]
+    let child = as_owner(Some(account), || unsafe {
+        nix::sched::clone(Box::new(first), stack, CloneFlags::CLONE_NEWUSER, Some(libc::SIGCHLD))
+    });
+    let child = child.during("namespaces")?.as_raw();
+    for (file, ids) in [("uid_map", users), ("gid_map", groups)] {
+        let lines: String = ids.iter().map(|(on_disk, machine)| format!("{on_disk} {machine} 1\n")).collect();
+        fs::write(format!("/proc/{child}/{file}"), lines).during("user and group IDs")?;
+    }
+    let users = fs::File::open(format!("/proc/{child}/ns/user")).during("namespaces")?;
+    wire::send(control, &Event::Users, &[users.as_fd()], SendFlags::empty()).during("the node's socket")?;
+    drop(opener);
+    Ok(())
 }
 
 /// Creates namespaces that belong to this account. The kernel also counts the objects of each user

@@ -2,14 +2,12 @@
 
 use crate::account::{Accounts, Half};
 use crate::error::{JailError, LONGEST, NoContainers, RUNTIME, RUNTIME_FOLDERS};
+use crate::host::Owners;
 use crate::jail::{Jail, Prepare};
-use crate::wire::{self, Kind, Make};
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
+use crate::jailer_process::{Jailer, pair};
+use crate::wire::{Kind, Make};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -20,55 +18,6 @@ const AT_A_TIME: usize = 32;
 /// Pause after a jail is taken until the next one is created.
 const REFILL: Duration = Duration::from_millis(20);
 
-/// The process that creates jails. The node restarts it if it has ended.
-#[derive(Debug)]
-pub struct Jailer {
-    command: Command,
-    socket: OwnedFd,
-    child: Child,
-}
-
-impl Jailer {
-    /// Starts the jailer. The command has to call [`crate::jailer::run`] before it starts a
-    /// thread. Its standard input is replaced, and its environment cleared.
-    pub fn start(mut command: Command) -> io::Result<Self> {
-        command.env_clear();
-        let (socket, child) = launch(&mut command)?;
-        Ok(Self { command, socket, child })
-    }
-
-    /// Requests a jail, whose end of the control socket is `theirs`.
-    fn ask(&mut self, make: &Make, theirs: &OwnedFd) -> io::Result<()> {
-        let asked = wire::send(&self.socket, make, &[theirs.as_fd()], SendFlags::DONTWAIT);
-        match asked {
-            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
-                // Its jails have ended with it.
-                tracing::error!("the jailer has ended, and with it all jails; it is started again");
-                let _ = self.child.wait();
-                (self.socket, self.child) = launch(&mut self.command)?;
-                wire::send(&self.socket, make, &[theirs.as_fd()], SendFlags::DONTWAIT)
-            }
-            asked => asked,
-        }
-    }
-
-    /// Ends the jailer. It also ends with its socket, but this waits for its end.
-    fn end(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn launch(command: &mut Command) -> io::Result<(OwnedFd, Child)> {
-    let (socket, theirs) = pair()?;
-    // The jailer is in its own process group, so Ctrl-C on the node's terminal goes only to the
-    // node, which lets requests end first.
-    let child = command.stdin(theirs).process_group(0).spawn()?;
-    // Otherwise the other end would stay open after the jailer's end.
-    command.stdin(Stdio::null());
-    Ok((socket, child))
-}
-
 /// The jails of a node. Cheap to clone; clones share one state. All jails end when the last clone
 /// is dropped.
 #[derive(Clone, Debug)]
@@ -77,7 +26,7 @@ pub struct Jails {
 }
 
 struct Inner {
-    jailer: Mutex<Jailer>,
+    jailer: Arc<Mutex<Jailer>>,
     prepare: Option<Prepare>,
     /// Limits the number of jails in creation.
     asking: Semaphore,
@@ -123,7 +72,7 @@ impl Jails {
         // Only root can give jails other IDs than its own.
         let is_root = rustix::process::geteuid().is_root();
         let inner = Inner {
-            jailer: Mutex::new(jailer),
+            jailer: Arc::new(Mutex::new(jailer)),
             prepare,
             asking: Semaphore::new(AT_A_TIME),
             ahead,
@@ -146,7 +95,7 @@ impl Jails {
 
     /// Process ID of the present jailer.
     pub fn jailer(&self) -> u32 {
-        self.inner.jailer().child.id()
+        self.inner.jailer().id()
     }
 
     /// Ends the jails that wait for a program, and then the jailer, which ends the other jails.
@@ -232,11 +181,12 @@ impl Inner {
             Some(accounts) => Some(accounts.take().ok_or_else(|| JailError::Unmade("no account is left".to_owned()))?),
         };
         let (control, theirs) = pair()?;
-        let make = Make { account: account.as_ref().map(|account| account.first), kind: pool.kind };
+        let make = Make::Jail { account: account.as_ref().map(|account| account.first), kind: pool.kind };
         self.jailer().ask(&make, &theirs)?;
         drop(theirs);
         let runtime = self.runtime.as_ref().ok().filter(|_| pool.kind == Kind::Container).cloned();
-        tokio::time::timeout(LONGEST, Jail::set_up(control, account, self.prepare.clone(), runtime))
+        let owners = Owners::new(&self.jailer);
+        tokio::time::timeout(LONGEST, Jail::set_up(control, account, self.prepare.clone(), runtime, owners))
             .await
             .unwrap_or(Err(JailError::Timeout))
     }
@@ -269,17 +219,6 @@ impl Pool {
     fn waiting(&self) -> MutexGuard<'_, Vec<Jail>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-impl Drop for Jailer {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-/// A control socket: the node's end, and the peer's.
-fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
 #[cfg(test)]

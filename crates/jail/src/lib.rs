@@ -39,9 +39,11 @@ mod filter;
 #[cfg(any(fuzzing, test))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod host;
 mod init;
 mod jail;
 pub mod jailer;
+mod jailer_process;
 mod jails;
 mod network;
 mod overlay;
@@ -57,9 +59,11 @@ mod wire;
 pub use account::Half;
 pub use container::{Container, DEFAULT_WRITABLE, Image, Volume, WritableFolder};
 pub use error::{JailError, NoContainers};
+pub use host::HostFolder;
 pub use init::USER;
 pub use jail::{Exit, Jail, JailDialer, JailListeners, ListenerGuard, Prepare, Refusals, SyscallRefusal};
-pub use jails::{Jailer, Jails};
+pub use jailer_process::Jailer;
+pub use jails::Jails;
 pub use program::{Program, examine};
 pub use rights::{forbid_core_dumps, limit_processes, start_without_core_dumps};
 

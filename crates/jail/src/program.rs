@@ -4,10 +4,11 @@ use crate::account::FIRST_ACCOUNT;
 use crate::container::{self, Volume, WritableFolder};
 use crate::dependencies::Dependencies;
 use crate::error::bad;
+use crate::host::{HOST_NEEDS_ROOT, HostFolder, Owners};
 use crate::shown::{self, resolved};
 use crate::view::{self, real};
 use crate::wire::{MOST_DESCRIPTORS, Task};
-use leno_files::FileAccess;
+use leno_files::{FileAccess, Owner};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
@@ -37,6 +38,8 @@ pub struct Program {
     pub access: FileAccess,
     /// Folders of the machine that it can write to.
     pub folders: Vec<WritableFolder>,
+    /// Folders that the machine has for other purposes too.
+    pub host: Vec<HostFolder>,
     /// Names and contents of files in [`crate::SECRETS`].
     pub secrets: Vec<(String, Vec<u8>)>,
     /// Soft limit on file descriptors; `None`: the node's.
@@ -139,6 +142,7 @@ fn hidden<'a>(task: &'a Task, others: impl Iterator<Item = &'a str>) -> Vec<Stri
 pub(crate) fn prepared(
     program: Program,
     account: Option<(u32, OwnedFd)>,
+    owners: &Owners,
 ) -> io::Result<(Task, Vec<OwnedFd>, Vec<String>)> {
     // Whether a file exists is nothing that a tenant may find out by an argument.
     let is_operators = matches!(program.access, FileAccess::Any);
@@ -149,20 +153,27 @@ pub(crate) fn prepared(
         (task, notes)
     };
     let Some((account, users)) = account else {
+        if !program.host.is_empty() {
+            return Err(bad(HOST_NEEDS_ROOT.to_owned()));
+        }
         let (task, notes) = told(task(program)?);
         return Ok((task, Vec::new(), notes));
     };
     let folders = container::folders(&program.folders, users.as_fd())?;
+    let user = Owner { user: account, group: account };
+    let host = owners.mounts(&program.host, user)?;
     shown::take_rights(account)?;
     let (task, notes) = told(task(program)?);
-    let mounts = mounts(&task)?.into_iter().chain(folders).collect();
+    let mounts = mounts(&task)?.into_iter().chain(folders).chain(host).collect();
     Ok((task, mounts, notes))
 }
 
 /// Decides which paths the jail has to show for a program.
 fn task(program: Program) -> io::Result<(Task, Vec<String>)> {
     let Program { namespace, argv, directory, environment, hostname, visible, volumes, folders, access, .. } = program;
-    let Program { secrets, descriptors, processes, .. } = program;
+    let Program { secrets, descriptors, processes, host, .. } = program;
+    let host = host.into_iter().map(|HostFolder { source, path, .. }| WritableFolder { source, path });
+    let folders: Vec<WritableFolder> = folders.into_iter().chain(host).collect();
     let volumes = container::volumes(&volumes)?;
     let directory = without_dots(directory)?;
     let visible = visible.into_iter().map(without_dots).collect::<io::Result<Vec<_>>>()?;

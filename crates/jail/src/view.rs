@@ -293,6 +293,15 @@ pub(crate) fn folder(path: &Path, users: Option<BorrowedFd<'_>>) -> io::Result<O
     Ok(mount)
 }
 
+/// Makes a mount of an open folder whose owner `users` maps, attached nowhere.
+pub(crate) fn host_folder(found: BorrowedFd<'_>, users: BorrowedFd<'_>, writable: bool) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let mount = open_tree(found, "", flags | OpenTreeFlags::AT_EMPTY_PATH)?;
+    let read_only = if writable { 0 } else { libc::MOUNT_ATTR_RDONLY };
+    set_attributes_mapped(mount.as_fd(), libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | read_only, users)?;
+    Ok(mount)
+}
+
 /// The location of a folder of the machine while the jail is created, as [`folder`] mounts it.
 pub(crate) fn folder_on_host(path: &Path) -> io::Result<OwnedFd> {
     folder(&on_host(path), None).at(path.display())

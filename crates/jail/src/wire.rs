@@ -19,13 +19,25 @@ const LONGEST: usize = 4096;
 /// Maximum number of descriptors in one message.
 pub(crate) const MOST_DESCRIPTORS: usize = 64;
 
-/// From the node to the jailer, with the jail's end of its control socket.
+/// From the node to the jailer, with the end of the control socket that answers come from.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Make {
-    /// The first ID on the machine that the jail's users and groups have. `None`: the node's own,
-    /// because it may use no other.
-    pub account: Option<u32>,
-    pub kind: Kind,
+pub(crate) enum Make {
+    /// A jail.
+    Jail {
+        /// The first ID on the machine that the jail's users and groups have. `None`: the node's
+        /// own, because it may use no other.
+        account: Option<u32>,
+        kind: Kind,
+    },
+    /// A user namespace in which nothing runs, for mounts that show files with other owners.
+    Users {
+        /// The machine's ID of the account to which the namespace belongs.
+        account: u32,
+        /// User IDs on the disk, and those of the machine in their place.
+        users: Vec<(u32, u32)>,
+        /// The same of groups.
+        groups: Vec<(u32, u32)>,
+    },
 }
 
 /// The purpose of a jail.
@@ -61,6 +73,8 @@ pub(crate) enum Order {
 /// From a jail to the node. The jailer sends the first one.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Event {
+    /// Comes with the user namespace of [`Make::Users`].
+    Users,
     /// The first process exists. Comes with a descriptor of it (pidfd).
     Born {
         /// Its process ID on the machine.

@@ -1,7 +1,7 @@
 //! Bounds of namespaces on a node.
 
 use crate::run::Isolation;
-use leno_files::FileAccess;
+use leno_files::{FileAccess, HostAccess, HostFolder};
 use leno_policy::spec::Cidr;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -42,6 +42,8 @@ pub struct NamespaceBounds {
     pub isolation: Option<Isolation>,
     /// Folders with the files that documents may name; `None`: any file.
     pub files: Option<Vec<PathBuf>>,
+    /// Folders of nodes that programs may have; `None`: any folder.
+    pub host_paths: Option<Vec<HostFolder>>,
     /// Special addresses from which nodes may fetch for documents; `None`: all.
     pub egress: Option<Vec<Cidr>>,
     /// Addresses of metadata services that documents may name as destinations; `None`: all.
@@ -52,6 +54,11 @@ impl NamespaceBounds {
     /// The files that the namespace's documents may name.
     pub fn file_access(&self) -> FileAccess {
         self.files.clone().map_or(FileAccess::Any, FileAccess::Beneath)
+    }
+
+    /// The folders of nodes that the namespace's programs may have.
+    pub fn host_access(&self) -> HostAccess {
+        self.host_paths.clone().map_or(HostAccess::Any, HostAccess::Listed)
     }
 
     /// Instances and processes of jobs.

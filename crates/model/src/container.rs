@@ -29,13 +29,26 @@ pub struct Container {
     pub pull: Pull,
 }
 
-/// A folder in memory, empty at first.
+/// A folder in memory, empty at first, or one of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Volume {
     /// Absolute path in the container or the jail.
     pub path: PathBuf,
-    /// Capacity in bytes; `None`: the node's default.
+    /// Capacity in bytes; `None`: the node's default, or a folder of the node.
     pub size: Option<u64>,
+    /// The folder of the node; `None`: it is in memory.
+    pub host: Option<HostVolume>,
+}
+
+/// A folder that a node had before any function did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostVolume {
+    /// Absolute path on the node.
+    pub path: PathBuf,
+    /// Whether the program may write to it.
+    pub writable: bool,
+    /// The only node that has it; `None`: each node that may have the function.
+    pub node: Option<String>,
 }
 
 /// A folder that a node keeps, whatever becomes of the instances that have it.

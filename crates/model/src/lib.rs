@@ -31,11 +31,15 @@ pub use authorizer::{Authorizer, AuthorizerCache, AuthorizerProtocol};
 pub use bounds::NamespaceBounds;
 pub use candidate::CandidatePrograms;
 pub use chain_link::ChainLink;
-pub use container::{Container, ImageRegistry, Images, PersistentVolume, Pull, RegistryCredentials, Volume};
+pub use container::{
+    Container, HostVolume, ImageRegistry, Images, PersistentVolume, Pull, RegistryCredentials, Volume,
+};
 pub use egress::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
 pub use function::{Callee, Engine, Expose, Extension, FunctionConfig, JwksFetch, PublicKey, VerificationKey};
 pub use function_id::{BadFunctionId, FunctionId};
 pub use instance_state::InstanceState;
+/// The folders of nodes that [`NamespaceBounds`] lists.
+pub use leno_files::{HostFolder, Owner};
 pub use locality::{Distance, Locality};
 pub use mesh::{
     AccessLogSink, Accounts, AdminListener, CertificateFiles, ExtensionInstances, GatewayTls, Limits, MeshConfig,

@@ -40,6 +40,26 @@ impl Run {
         secrets.iter().filter_map(|secret| secret.from.stored()).collect()
     }
 
+    /// The only node that has its volumes; `None`: any node.
+    pub fn node(&self) -> Option<&str> {
+        let persistent = match self {
+            Self::Command(command) => &command.persistent[..],
+            Self::External(_) | Self::Wasm(_) | Self::Job(_) | Self::Egress(_) => &[],
+        };
+        let of_host = self.volumes().filter_map(|volume| volume.host.as_ref()?.node.as_deref());
+        persistent.iter().filter_map(|volume| volume.node.as_deref()).chain(of_host).next()
+    }
+
+    /// The folders in memory, and of the node, that its program has.
+    pub fn volumes(&self) -> impl Iterator<Item = &Volume> {
+        let (volumes, container) = match self {
+            Self::Command(command) => (&command.volumes[..], command.container.as_ref()),
+            Self::Job(job) => (&job.process.volumes[..], job.process.container.as_ref()),
+            Self::External(_) | Self::Wasm(_) | Self::Egress(_) => (&[][..], None),
+        };
+        volumes.iter().chain(container.into_iter().flat_map(|container| &container.volumes))
+    }
+
     /// Ports with protocols other than HTTP.
     pub fn other_ports(&self) -> Vec<Port> {
         let outside = |port: &EgressPort| {

@@ -119,7 +119,7 @@ impl Images {
             args,
             directory,
             user,
-            volumes: volumes.iter().map(leno_supervisor::volume).collect(),
+            volumes,
             read_only,
             writable: writable.unwrap_or(DEFAULT_WRITABLE),
         })

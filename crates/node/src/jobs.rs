@@ -41,7 +41,8 @@ impl Jobs {
         let files = config.bounds.file_access();
         let namer = Namer { files: files.clone(), requester: Requester::of(config) };
         let container = job.process.container.as_ref().map(|container| self.images.container(container, namer));
-        let spec = JobSpec { id: config.id.clone(), run, job: job.clone(), container, files };
+        let host_access = config.bounds.host_access();
+        let spec = JobSpec { id: config.id.clone(), run, job: job.clone(), container, files, host_access };
         self.waiting.insert(config.id.clone(), (config.identity.clone(), spec));
         Ok(())
     }

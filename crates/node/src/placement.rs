@@ -137,6 +137,7 @@ mod tests {
             run: Run::External(Vec::new()),
             container: None,
             files: leno_files::FileAccess::Any,
+            host_access: leno_files::HostAccess::Any,
             volumes: leno_supervisor::VolumeBounds { count: 16, bytes: 1 << 30 },
             protocol: AppProtocol::Http1,
             chain: None,

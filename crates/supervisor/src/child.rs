@@ -15,7 +15,7 @@ use crate::spec::{JailSupport, Settings};
 use crate::status::{Isolation, StatusStore};
 use crate::tree::ProcessTree;
 use crate::variables::Variables;
-use leno_files::{FileAccess, readers};
+use leno_files::{FileAccess, HostAccess, readers};
 use leno_jail::{Jail, Refusals};
 use leno_model::FunctionId;
 use leno_model::Resources;
@@ -47,6 +47,8 @@ pub(crate) struct Owner {
     pub starts: Arc<Turns>,
     /// The files that the document of the function or job may name.
     pub files: FileAccess,
+    /// The folders of the node that its volumes may be.
+    pub host_access: HostAccess,
 }
 
 /// A started process.
@@ -219,6 +221,7 @@ impl Owner {
         let processes = Some(program.resources.pids).filter(|pids| *pids > 0);
         let lacks = if let Some(container) = program.container {
             let own_group = program.resources.any() && matches!(limits, Some(JailLimits::Current(_)));
+            let host = crate::container::host_folders(container.volumes(), &self.host_access);
             let container = container.expanded(&variables).instance(
                 program.read_only_paths,
                 own_group,
@@ -228,7 +231,8 @@ impl Owner {
                 (descriptors, processes),
             );
             let folders = program.folders.to_vec();
-            let container = leno_jail::Container { namespace: self.function.namespace.clone(), folders, ..container };
+            let container =
+                leno_jail::Container { namespace: self.function.namespace.clone(), folders, host, ..container };
             jail.contain(container, out, err).await?;
             Vec::new()
         } else {
@@ -239,7 +243,8 @@ impl Owner {
                 environment,
                 hostname,
                 visible: program.read_only_paths.to_vec(),
-                volumes: program.volumes.iter().map(crate::container::volume).collect(),
+                volumes: crate::container::in_memory(program.volumes),
+                host: crate::container::host_folders(program.volumes, &self.host_access),
                 access: self.files.clone(),
                 folders: program.folders.to_vec(),
                 secrets,

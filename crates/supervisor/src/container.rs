@@ -1,7 +1,8 @@
 //! Instances that are containers, and the images that they wait for.
 
 use crate::variables::Variables;
-use leno_jail::{Container, Image, Volume};
+use leno_files::HostAccess;
+use leno_jail::{Container, HostFolder, Image, Volume};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,17 +28,30 @@ pub struct ContainerSpec {
     pub directory: Option<PathBuf>,
     /// Instead of the image's user.
     pub user: Option<String>,
-    /// Folders in memory.
-    pub volumes: Vec<Volume>,
+    /// Folders in memory, and those of the node.
+    pub volumes: Vec<leno_model::Volume>,
     /// The container may only write to volumes, `/tmp` and `/dev/shm`.
     pub read_only: bool,
     /// Maximum number of bytes that it may write to its root ([`leno_jail::DEFAULT_WRITABLE`]).
     pub writable: u64,
 }
 
-/// A folder in memory, with the default size if the document gives none.
-pub fn volume(volume: &leno_model::Volume) -> Volume {
-    Volume { path: volume.path.clone(), size: volume.size.unwrap_or(leno_jail::DEFAULT_WRITABLE) }
+/// The folders in memory, with the default size if the document gives none.
+pub(crate) fn in_memory(volumes: &[leno_model::Volume]) -> Vec<Volume> {
+    let volume = |leno_model::Volume { path, size, .. }: &leno_model::Volume| Volume {
+        path: path.clone(),
+        size: size.unwrap_or(leno_jail::DEFAULT_WRITABLE),
+    };
+    volumes.iter().filter(|volume| volume.host.is_none()).map(volume).collect()
+}
+
+/// The folders of the node. `access`: those that the namespace may have.
+pub(crate) fn host_folders(volumes: &[leno_model::Volume], access: &HostAccess) -> Vec<HostFolder> {
+    let folder = |volume: &leno_model::Volume| {
+        let leno_model::HostVolume { path: source, writable, .. } = volume.host.clone()?;
+        Some(HostFolder { source, path: volume.path.clone(), writable, access: access.clone() })
+    };
+    volumes.iter().filter_map(folder).collect()
 }
 
 /// Why an image is not on this machine.
@@ -165,6 +179,11 @@ impl RunnableContainer {
         Self { spec: Arc::new(spec), unpacked: self.unpacked.clone() }
     }
 
+    /// Its folders in memory, and those of the node.
+    pub(crate) fn volumes(&self) -> &[leno_model::Volume] {
+        &self.spec.volumes
+    }
+
     /// The container of one instance. `visible`: files and folders of the machine that it sees.
     pub(crate) fn instance(
         &self,
@@ -189,8 +208,9 @@ impl RunnableContainer {
             hostname,
             visible,
             secrets,
-            volumes,
+            volumes: in_memory(&volumes),
             folders: Vec::new(),
+            host: Vec::new(),
             descriptors,
             processes,
             read_only,

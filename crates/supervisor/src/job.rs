@@ -9,7 +9,7 @@ use crate::instance::TargetState;
 use crate::output::OutputBuffer;
 use crate::spec::Settings;
 use crate::status::StatusStore;
-use leno_files::FileAccess;
+use leno_files::{FileAccess, HostAccess};
 use leno_model::Job;
 use leno_model::{FunctionId, OutputLine};
 use leno_namespaces::Turns;
@@ -39,6 +39,8 @@ pub struct JobSpec {
     pub container: Option<Arc<ContainerSpec>>,
     /// The files that its document may name.
     pub files: FileAccess,
+    /// The folders of the node that its volumes may be.
+    pub host_access: HostAccess,
 }
 
 /// Lifecycle state of a job.

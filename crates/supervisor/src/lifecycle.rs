@@ -309,6 +309,7 @@ impl Lifecycle {
             starts: Arc::clone(&self.shared.starts),
             status_store: Arc::clone(&self.shared.status_store),
             files: self.spec.files.clone(),
+            host_access: self.spec.host_access.clone(),
         };
         let instance = Instance {
             owner,

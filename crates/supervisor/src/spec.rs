@@ -4,7 +4,7 @@ use crate::accounts::Accounts;
 use crate::container::ContainerSpec;
 use crate::volumes::{VolumeBounds, VolumeStore};
 use backon::ExponentialBuilder;
-use leno_files::FileAccess;
+use leno_files::{FileAccess, HostAccess};
 use leno_model::FunctionId;
 use leno_model::revision::{Revision, Template};
 use leno_model::{AppProtocol, Command, FunctionConfig, Isolation, Run, Scale, StoredSecrets};
@@ -26,6 +26,8 @@ pub struct FunctionSpec {
     pub container: Option<Arc<ContainerSpec>>,
     /// The files that its document may name.
     pub files: FileAccess,
+    /// The folders of the node that its volumes may be.
+    pub host_access: HostAccess,
     /// Bounds of the volumes that its namespace has on this node.
     pub volumes: VolumeBounds,
     /// Protocol of the instances. Readiness probes over HTTP use it.
@@ -59,6 +61,7 @@ impl From<&FunctionConfig> for FunctionSpec {
             run: config.run.clone(),
             container: None,
             files: config.bounds.file_access(),
+            host_access: config.bounds.host_access(),
             volumes: VolumeBounds { count: config.bounds.volumes(), bytes: config.bounds.volume_bytes() },
             protocol: config.protocol,
             chain: chain(config, config.protocol),

@@ -4,7 +4,7 @@ use super::{Context, fields, process};
 use crate::document::{Volume, VolumeAccess};
 use crate::problem::{Origin, Problem, Scope};
 use leno_model::size::Size;
-use leno_model::{Isolation, PersistentVolume, Pull};
+use leno_model::{HostVolume, Isolation, PersistentVolume, Pull};
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
@@ -151,7 +151,8 @@ fn volumes(list: &Scope<'_>, written: &[Volume], reserved: &[&str]) -> Vec<leno_
         list.problem(format!("there are {} volumes", written.len()), format!("expected {MOST_VOLUMES} at most"));
     }
     let (mut volumes, mut paths) = (Vec::new(), BTreeSet::new());
-    for (index, Volume { path, size, name, .. }) in written.iter().enumerate() {
+    nodes(list, written);
+    for (index, Volume { path, size, name, node, host_path, read_only, .. }) in written.iter().enumerate() {
         let element = list.element(index);
         let place = element.field("path");
         let normal: PathBuf = path.components().collect();
@@ -165,6 +166,21 @@ fn volumes(list: &Scope<'_>, written: &[Volume], reserved: &[&str]) -> Vec<leno_
         if !paths.insert(normal.clone()) {
             place.problem(format!("`{}` is there twice", path.display()), "remove one of the two");
         }
+        if let Some(folder) = host_path {
+            for field in ["size", "name", "access"].into_iter().filter(|field| element.has(field)) {
+                let fix = "remove it: all instances on a node have the same folder, and its disk bounds it";
+                element.field(field).problem(format!("`{field}` is for other volumes than those with `hostPath`"), fix);
+            }
+            let writable = *read_only == Some(false);
+            let path = fields::relative(&element.field("hostPath"), folder);
+            let host = HostVolume { path, writable, node: node.clone() };
+            volumes.push(leno_model::Volume { path: normal, size: None, host: Some(host) });
+            continue;
+        }
+        if read_only.is_some() {
+            let fix = "add `hostPath`, or remove it: programs write to their other volumes";
+            element.field("readOnly").problem("`readOnly` is for volumes with `hostPath`", fix);
+        }
         if name.is_none() {
             least(&element.field("size"), *size, LEAST);
             for field in ["access", "node"].into_iter().filter(|field| element.has(field)) {
@@ -173,18 +189,39 @@ fn volumes(list: &Scope<'_>, written: &[Volume], reserved: &[&str]) -> Vec<leno_
                     .field(field)
                     .problem(format!("`{field}` is for volumes on disk, and this one is in memory"), fix);
             }
-            volumes.push(leno_model::Volume { path: normal, size: size.map(|size| size.0) });
+            volumes.push(leno_model::Volume { path: normal, size: size.map(|size| size.0), host: None });
         }
     }
     volumes
+}
+
+/// Reports names that no node has, and volumes of several nodes: a function with both can be nowhere.
+fn nodes(list: &Scope<'_>, written: &[Volume]) {
+    let is_bound = |volume: &&Volume| match volume.host_path {
+        Some(_) => volume.node.is_some(),
+        None => volume.name.is_some(),
+    };
+    let first = written.iter().find(is_bound);
+    for (index, volume) in written.iter().enumerate().filter(|(_, volume)| is_bound(volume)) {
+        let element = list.element(index);
+        if volume.node.as_ref().is_some_and(|node| node.is_empty() || node.len() > LONGEST_NODE) {
+            element.field("node").problem("that is no node's name", "expected one of `leno get nodes`");
+        }
+        if let Some(first) = first.filter(|first| first.node != volume.node) {
+            let first = first.path.display();
+            let message = format!("`{first}` is on another node, and a function with both can be nowhere");
+            element.field("node").problem(message, "name one node for all volumes of the function");
+        }
+    }
 }
 
 /// The volumes of a function that a node keeps on its disk.
 pub(super) fn persistent(scope: &Scope<'_>, written: &[Volume]) -> Vec<PersistentVolume> {
     let list = scope.field("volumes");
     let mut volumes: Vec<PersistentVolume> = Vec::new();
-    for (index, Volume { path, size, name, access, node }) in written.iter().enumerate() {
-        let Some(name) = name.clone() else { continue };
+    for (index, Volume { path, size, name, access, node, host_path, .. }) in written.iter().enumerate() {
+        // A name beside a folder of the node is reported elsewhere.
+        let Some(name) = name.clone().filter(|_| host_path.is_none()) else { continue };
         let element = list.element(index);
         fields::label(&element.field("name"), &name);
         if volumes.iter().any(|other| other.name == name) {
@@ -194,19 +231,9 @@ pub(super) fn persistent(scope: &Scope<'_>, written: &[Volume]) -> Vec<Persisten
             Some(_) => least(&element.field("size"), *size, LEAST_ON_DISK),
             None => element.problem("a volume on disk has a size", "add `size`, such as `size: 1Gi`"),
         }
-        match node {
-            Some(node) if node.is_empty() || node.len() > LONGEST_NODE => {
-                element.field("node").problem("that is no node's name", "expected one of `leno get nodes`");
-            }
-            None if element.origin() == Origin::Request => {
-                let fix = "add `node: NAME`, one of `leno get nodes`: the function runs there and nowhere else";
-                element.problem("a volume on disk is on one node, and a control plane may have many", fix);
-            }
-            _ => {}
-        }
-        if let Some(first) = volumes.first().filter(|first| first.node != *node) {
-            let message = format!("`{}` is on another node, and a function with both can be nowhere", first.name);
-            element.field("node").problem(message, "name one node for all volumes of the function");
+        if node.is_none() && element.origin() == Origin::Request {
+            let fix = "add `node: NAME`, one of `leno get nodes`: the function runs there and nowhere else";
+            element.problem("a volume on disk is on one node, and a control plane may have many", fix);
         }
         volumes.push(PersistentVolume {
             name,
@@ -217,6 +244,26 @@ pub(super) fn persistent(scope: &Scope<'_>, written: &[Volume]) -> Vec<Persisten
         });
     }
     volumes
+}
+
+/// Reports folders of nodes that the namespace may not have.
+pub(super) fn host_folders(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, written: &[Volume]) {
+    let mut bounds = context.namespaces.of(namespace).bounds.clone();
+    if scope.origin() == Origin::Request {
+        bounds.host_paths.get_or_insert_default();
+    }
+    let (access, list) = (bounds.host_access(), scope.field("volumes"));
+    for (index, volume) in written.iter().enumerate() {
+        let Some(path) = &volume.host_path else { continue };
+        let path = match scope.origin() {
+            Origin::File => std::path::absolute(scope.folder().join(path)).unwrap_or_else(|_| path.clone()),
+            Origin::Request => path.clone(),
+        };
+        if let Some(reason) = access.refusal(namespace, &path) {
+            let (message, fix) = reason.split_once("; ").unwrap_or((&reason, ""));
+            list.element(index).field("hostPath").problem(format!("{}: {message}", path.display()), fix);
+        }
+    }
 }
 
 /// Reports volumes on disk of a job.

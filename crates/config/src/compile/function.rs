@@ -289,6 +289,7 @@ fn command(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &Fun
         Some(_) => (Vec::new(), isolation),
         None => container::of_program(scope, &spec.volumes, isolation),
     };
+    container::host_folders(context, scope, &id.namespace, &spec.volumes);
     let directory = spec.working_directory.as_deref().filter(|_| container.is_none()).unwrap_or(Path::new("."));
     process::environment(Kind::Instance, &scope.field("env"), &spec.env);
     match spec.port {

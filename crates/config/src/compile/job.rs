@@ -65,6 +65,7 @@ pub(super) fn job(
         None => isolation::chosen(context, &scope, id, spec.isolation),
     };
     container::only_in_memory(&scope, &spec.volumes);
+    container::host_folders(context, &scope, &id.namespace, &spec.volumes);
     let (volumes, isolation) = match container {
         Some(_) => (Vec::new(), isolation),
         None => container::of_program(&scope, &spec.volumes, isolation),

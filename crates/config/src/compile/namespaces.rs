@@ -1,12 +1,13 @@
 //! NamespaceQuota documents, and the defaults in the Mesh document.
 
 use super::{Documents, TypedDocument, fields, text};
-use crate::document::{self, NamespaceLimits};
+use crate::document::{self, HostPath, NamespaceLimits};
 use crate::document_id::DocumentId;
 use crate::namespace::{NamespaceQuota, NamespaceUse, Namespaces};
 use crate::problem::{Problem, Scope};
 use crate::secrets::SecretSet;
 use crate::snapshot;
+use leno_files::{HostFolder, Owner};
 use leno_model::FunctionId;
 use leno_model::Isolation;
 use leno_model::NamespaceBounds;
@@ -14,7 +15,7 @@ use leno_model::size::Size;
 use std::cell::{LazyCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
-use std::path::{Component, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 /// Folders, blocks and hosts of one quota.
@@ -132,6 +133,11 @@ fn quota(scope: &Scope<'_>, limits: &NamespaceLimits, before: NamespaceQuota) ->
         log_bandwidth: size("logBandwidth", limits.log_bandwidth, 1 << 10, 1 << 40).or(of.log_bandwidth),
         isolation: limits.isolation.or(of.isolation),
         files: limits.files.as_deref().map(|folders| files(&scope.field("files"), folders)).or(of.files),
+        host_paths: limits
+            .host_paths
+            .as_deref()
+            .map(|paths| host_paths(&scope.field("hostPaths"), paths))
+            .or(of.host_paths),
         egress: limits.egress.as_deref().map(|blocks| egress(&scope.field("egress"), blocks)).or(of.egress),
         metadata: of.metadata,
     };
@@ -168,18 +174,46 @@ fn size(scope: &Scope<'_>, name: &str, written: Option<Size>, least: u64, most: 
     Some(bytes)
 }
 
-/// Folders below which files may be opened. The paths are the nodes', so they are absolute.
+/// Folders below which files may be opened.
 fn files(list: &Scope<'_>, written: &[PathBuf]) -> Vec<PathBuf> {
     few(list, written.len());
-    for (index, folder) in written.iter().enumerate() {
-        let plain = folder.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-        if !folder.is_absolute() || !plain || folder.parent().is_none() {
-            let message = format!("{} is not a folder that files can be given from", folder.display());
-            list.element(index)
-                .problem(message, "expected an absolute path without `..`, such as /etc/leno/shop; not `/`");
-        }
-    }
+    written.iter().enumerate().for_each(|(index, path)| folder(&list.element(index), path));
     written.to_vec()
+}
+
+/// Reports a path that cannot be a folder of nodes from which files are given.
+fn folder(scope: &Scope<'_>, folder: &Path) {
+    let plain = folder.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    if !folder.is_absolute() || !plain || folder.parent().is_none() {
+        let message = format!("{} is not a folder that files can be given from", folder.display());
+        scope.problem(message, "expected an absolute path without `..`, such as /etc/leno/shop; not `/`");
+    }
+}
+
+/// Folders that programs may have.
+fn host_paths(list: &Scope<'_>, written: &[HostPath]) -> Vec<HostFolder> {
+    few(list, written.len());
+    let compile = |(index, HostPath { path, owner }): (usize, &HostPath)| {
+        let element = list.element(index);
+        folder(&element.field("path"), path);
+        let owner = owner.as_ref().and_then(|text| {
+            let compiled = self::owner(text);
+            if compiled.is_none() {
+                let message = format!("`{}` cannot own files of programs", text.escape_debug());
+                element.field("owner").problem(message, "expected IDs above 0, such as `1000` or `1000:1000`");
+            }
+            compiled
+        });
+        HostFolder { path: path.clone(), owner }
+    };
+    written.iter().enumerate().map(compile).collect()
+}
+
+/// `1000` or `1000:100`; `None`: another text, or root.
+fn owner(text: &str) -> Option<Owner> {
+    let id = |text: &str| text.parse().ok().filter(|id| (1..u32::MAX).contains(id));
+    let (user, group) = text.split_once(':').unwrap_or((text, text));
+    Some(Owner { user: id(user)?, group: id(group)? })
 }
 
 fn egress(list: &Scope<'_>, written: &[String]) -> Vec<leno_policy::spec::Cidr> {

@@ -5,11 +5,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// A folder that an instance can write to. Without a `name` it is in memory, empty when the instance
-/// starts, and its content counts against the instance's memory. With a `name`, a node keeps it on
-/// its disk: it outlives instances, restarts, upgrades, and the function.
+/// A folder of an instance. Without a `name` it is in memory, empty when the instance starts, and its
+/// content counts against the instance's memory. With a `name`, a node keeps it on its disk: it
+/// outlives instances, restarts, upgrades, and the function. With a `hostPath` it is a folder that
+/// the node has for other purposes too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Volume {
     /// Where the program sees it: an absolute path. It hides the content of an image there. For a
     /// command: not below `/usr` or `/etc`; below a folder that the jail shows, such as the working
@@ -26,11 +27,20 @@ pub struct Volume {
     /// Who may have a volume on disk at a time. Without it: one instance.
     #[serde(default)]
     pub access: Option<VolumeAccess>,
-    /// The node that keeps a volume on disk (`leno get nodes`). The function runs there and nowhere
-    /// else; while the node is away, it does not run. Needed for documents that are applied to a
-    /// control plane.
+    /// The node that keeps a volume on disk, or has the folder of `hostPath` (`leno get nodes`). The
+    /// function runs there and nowhere else; while the node is away, it does not run. A volume on
+    /// disk needs it in documents that are applied to a control plane.
     #[serde(default)]
     pub node: Option<String>,
+    /// A folder of the node, which has to exist there. A relative path starts from the folder of the
+    /// document. Documents that are applied to a control plane name folders that `hostPaths` of
+    /// their namespace's quota lists. All instances on the node have the same folder. Files that the
+    /// program makes belong to the owner of the folder, or to the one that the quota names.
+    #[serde(default)]
+    pub host_path: Option<PathBuf>,
+    /// `false`: the program may write to the folder of `hostPath`. Without it: `true`.
+    #[serde(default)]
+    pub read_only: Option<bool>,
 }
 
 /// Who may have a volume on disk at a time.

@@ -55,7 +55,7 @@ pub use mesh::{
     Mesh, MeshAccessLog, MeshKind, MeshLimits, MeshMetadata, MeshSpec, MeshTracing, Mtls, ProxyProtocol, SameNode,
     TrustedProxies,
 };
-pub use namespace_quota::{NamespaceLimits, NamespaceQuota, NamespaceQuotaKind, NamespaceQuotaMetadata};
+pub use namespace_quota::{HostPath, NamespaceLimits, NamespaceQuota, NamespaceQuotaKind, NamespaceQuotaMetadata};
 pub use observe::{AccessLog, Tracing};
 pub use paths::{Paths, SendPaths};
 pub use policy::{Policy, PolicyKind, PolicySpec};

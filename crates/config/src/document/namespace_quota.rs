@@ -94,6 +94,10 @@ pub struct NamespaceLimits {
     pub volumes: Option<u32>,
     /// Bytes that the persistent volumes on one node may hold together, from 16Mi. Without it: 64Gi.
     pub volume_bytes: Option<Size>,
+    /// Folders of the nodes that `volumes` of the namespace may be (`hostPath`), with the folders in
+    /// them. Links may not lead out of them. Without it: none for documents that were applied to a
+    /// control plane, any for documents that are files.
+    pub host_paths: Option<Vec<HostPath>>,
     /// Values of StoredSecret documents, 0 to 10000. Without it: 200.
     #[schemars(range(max = 10_000))]
     pub secrets: Option<u32>,
@@ -134,4 +138,16 @@ pub struct NamespaceLimits {
     /// External documents) only if a block here has it and no addresses of other kinds, such as
     /// `169.254.169.254`.
     pub egress: Option<Vec<String>>,
+}
+
+/// A folder of the nodes that programs may have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostPath {
+    /// Its absolute path.
+    pub path: PathBuf,
+    /// The owner of files that programs make there: a user ID, or `user:group`, such as `1000:1000`;
+    /// not root. Without a group, it has the user's number. Without it: the owner of the folder.
+    #[serde(default)]
+    pub owner: Option<String>,
 }

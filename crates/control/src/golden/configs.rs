@@ -4,9 +4,10 @@ use super::programs::{inbound, outbound};
 use leno_model::revision::{DeclaredRevision, Latency, Plan, Revision, Revisions, Rollout, Split, Target, Template};
 use leno_model::{
     AppProtocol, Authorizer, AuthorizerCache, AuthorizerProtocol, Callee, ChainLink, Command, Container, Credential,
-    CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls, Engine, Expose, Extension, Isolation, Job,
-    JwksFetch, Liveness, Metric, ModuleUrl, PersistentVolume, Port, PortProtocol, Process, PublicKey, Pull, Readiness,
-    Resources, Run, Scale, Secret, SecretBytes, SecretSource, SecretValues, StoredKey, VerificationKey, Volume, Wasm,
+    CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls, Engine, Expose, Extension, HostFolder, HostVolume,
+    Isolation, Job, JwksFetch, Liveness, Metric, ModuleUrl, Owner, PersistentVolume, Port, PortProtocol, Process,
+    PublicKey, Pull, Readiness, Resources, Run, Scale, Secret, SecretBytes, SecretSource, SecretValues, StoredKey,
+    VerificationKey, Volume, Wasm,
 };
 use leno_model::{FunctionConfig, FunctionId, ModuleHash, NamespaceBounds};
 use leno_policy::spec::{Cidr, Direction, KeyId, KeyPart, ProgramSpec};
@@ -158,6 +159,7 @@ pub(super) fn bounded() -> FunctionConfig {
         log_bandwidth: Some(64 << 10),
         isolation: Some(Isolation::Strict),
         files: Some(vec!["/etc/leno/shop".into()]),
+        host_paths: None,
         egress: Some(vec![block("10.0.0.0", 8)]),
         metadata: None,
     };
@@ -233,7 +235,7 @@ pub(super) fn persistent() -> FunctionConfig {
 
 /// A function and a job with folders in memory.
 pub(super) fn with_volumes() -> [FunctionConfig; 2] {
-    let volumes = vec![Volume { path: "/var/lib/app".into(), size: Some(1 << 20) }];
+    let volumes = vec![Volume { path: "/var/lib/app".into(), size: Some(1 << 20), host: None }];
     let run = Run::Command(Command { volumes: volumes.clone(), container: None, ..processes() });
     let function = FunctionConfig { run, ..external() };
     let mut job = job();
@@ -241,6 +243,20 @@ pub(super) fn with_volumes() -> [FunctionConfig; 2] {
         (process.volumes, process.container) = (volumes, None);
     }
     [function, job]
+}
+
+/// A function and a container with folders of the node, and the list that permits them.
+pub(super) fn with_host_volumes() -> [FunctionConfig; 2] {
+    let host = |writable| Some(HostVolume { path: "/srv/shop/data".into(), writable, node: Some("node-a".to_owned()) });
+    let volumes = [true, false].map(|writable| Volume { path: "/data".into(), size: None, host: host(writable) });
+    let owner = Some(Owner { user: 1000, group: 2000 });
+    let listed = [owner, None].map(|owner| HostFolder { path: "/srv/shop".into(), owner });
+    let bounds = NamespaceBounds { host_paths: Some(listed.to_vec()), ..NamespaceBounds::default() };
+    let run = |volumes: &[Volume], container: Option<Container>| {
+        Run::Command(Command { volumes: volumes.to_vec(), container, ..processes() })
+    };
+    let contained = Some(container(Pull::Ahead)).map(|container| Container { volumes: volumes.to_vec(), ..container });
+    [run(&volumes, None), run(&[], contained)].map(|run| FunctionConfig { run, bounds: bounds.clone(), ..external() })
 }
 
 /// A function and an external service with stored secrets.
@@ -417,7 +433,7 @@ fn container(pull: Pull) -> Container {
         args: Some(vec!["serve".to_owned()]),
         directory: Some("/srv".into()),
         user: Some("1000:1000".to_owned()),
-        volumes: vec![Volume { path: "/data".into(), size: Some(1 << 20) }],
+        volumes: vec![Volume { path: "/data".into(), size: Some(1 << 20), host: None }],
         read_only: true,
         writable: Some(1 << 30),
         pull,

@@ -1,5 +1,6 @@
 //! Jails by themselves: a program runs in one, is reached in it, calls out of it, and ends with it.
 
+mod host;
 mod kernel;
 mod settings;
 mod volumes;

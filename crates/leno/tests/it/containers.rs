@@ -279,6 +279,30 @@ fn what_cannot_be_pulled_is_told_and_harms_nobody_else() {
 }
 
 #[test]
+fn an_image_writes_to_a_folder_of_the_node_as_its_owner() {
+    let registry = DockerRegistry::start();
+    registry.push(&busybox(""), "tool:1");
+    let machine = tempfile::tempdir().unwrap();
+    let [data, shown] = ["data", "shown"].map(|name| machine.path().join(name));
+    for folder in [&data, &shown] {
+        fs::create_dir(folder).unwrap();
+        std::os::unix::fs::chown(folder, Some(4321), Some(4321)).unwrap();
+    }
+    let job = format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: Job\nmetadata: {{name: report, namespace: test}}\nspec:\n  image: {}/tool:1\n  \
+         command: [/bin/sh, -c, \"echo sum > /data/report && touch /shown/x || echo closed\"]\n  \
+         volumes: [{{path: /data, hostPath: \"{}\", readOnly: false}}, {{path: /shown, hostPath: \"{}\"}}]\n",
+        registry.host,
+        data.display(),
+        shown.display()
+    );
+    let mesh = Mesh::start_with(&settings(&registry, ""), &(echo_function("echo", "") + &job));
+    mesh.line("closed");
+    let made = fs::metadata(data.join("report")).unwrap();
+    assert_eq!((std::os::unix::fs::MetadataExt::uid(&made), fs::read_dir(&shown).unwrap().count()), (4321, 0));
+}
+
+#[test]
 fn a_job_is_an_image_that_calls_a_function() {
     let registry = DockerRegistry::start();
     registry.push(&busybox(""), "tool:1");

@@ -2,6 +2,7 @@
 //! also made without a jail, where it succeeds: so a test fails when its countermeasure is removed.
 
 mod bypass;
+mod host_paths;
 mod ports;
 mod programs;
 mod servers;

@@ -407,6 +407,35 @@ fn a_tenant_names_a_metadata_service_only_where_the_operator_lists_it() {
 }
 
 #[test]
+fn a_tenant_has_folders_of_nodes_that_the_operator_lists_and_no_others() {
+    let control = control();
+    let editor = token(&control, "editor", &["a"]);
+    let quota = |path: &str| {
+        format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: NamespaceQuota\nmetadata: {{name: a}}\nspec: {{hostPaths: [{{path: {path}, owner: \"1000\"}}]}}\n"
+        )
+    };
+    let sharing = |path: &str| {
+        let volumes = format!("spec: {{volumes: [{{path: /data, hostPath: {path}, readOnly: false}}], ");
+        function("shop", "a").replace("spec: {", &volumes)
+    };
+    let refused = |path: &str| {
+        let (status, answer) = apply(&control, &editor, &sharing(path));
+        assert_eq!(status, 422, "{path}: {answer}");
+        let told = answer.to_string();
+        assert!(told.contains("spec.volumes[0].hostPath") && told.contains("NamespaceQuota"), "{path}: {told}");
+    };
+    refused("/srv/shop/data");
+    assert_eq!(apply(&control, &editor, &quota("/srv/shop")).0, 403, "a tenant gives itself nothing");
+    control.apply(&quota("/srv/shop"));
+    for path in ["/srv/shopping", "/srv/shop/../other", "/srv", "/"] {
+        refused(path);
+    }
+    let (status, answer) = apply(&control, &editor, &sharing("/srv/shop/data"));
+    assert_eq!(status, 200, "{answer}");
+}
+
+#[test]
 fn a_callee_that_admits_only_others_is_told_to_tokens_that_may_know_it() {
     let control = control();
     let calling = |name: &str, namespace: &str, callees: &str| {

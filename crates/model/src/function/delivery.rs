@@ -15,8 +15,10 @@ impl FunctionConfig {
         let (no_files, no_fetches) = (!names_files(self), !fetches(self));
         let is_isolated = self.weaker_isolation().is_none();
         let no_metadata = self.unlisted_metadata().is_none();
-        let NamespaceBounds { files, egress, metadata, isolation, .. } = &self.bounds;
+        let no_folders = !self.all_revisions().any(|revision| has_host_volumes(&revision.template.run));
+        let NamespaceBounds { files, host_paths, egress, metadata, isolation, .. } = &self.bounds;
         if (no_files && files.is_some())
+            || (no_folders && host_paths.is_some())
             || (no_fetches && egress.is_some())
             || (no_metadata && metadata.is_some())
             || (is_isolated && isolation.is_some())
@@ -24,6 +26,7 @@ impl FunctionConfig {
             let mut function = self.clone();
             function.bounds.isolation.take_if(|_| is_isolated);
             function.bounds.files.take_if(|_| no_files);
+            function.bounds.host_paths.take_if(|_| no_folders);
             function.bounds.egress.take_if(|_| no_fetches);
             function.bounds.metadata.take_if(|_| no_metadata);
             return Cow::Owned(function);
@@ -57,6 +60,11 @@ impl FunctionConfig {
         let mut unlisted = named.filter(|block| unlisted_metadata(listed, *block).is_some());
         unlisted.next().map(|block| block.address)
     }
+}
+
+/// Whether the program has folders of the node.
+fn has_host_volumes(run: &Run) -> bool {
+    run.volumes().any(|volume| volume.host.is_some())
 }
 
 /// Whether some of the secrets are files.

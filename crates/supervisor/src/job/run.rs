@@ -153,6 +153,7 @@ impl Run {
             starts: Arc::clone(&self.shared.starts),
             status_store: Arc::clone(&self.run_status.status_store),
             files: self.spec.files.clone(),
+            host_access: self.spec.host_access.clone(),
         };
         let container = self.spec.container.clone();
         let process = Arc::clone(&self.process);

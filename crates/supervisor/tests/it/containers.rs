@@ -176,7 +176,8 @@ async fn a_job_can_be_a_container() {
     let job =
         Job { process, parallelism: 1, completions: 1, backoff_limit: 0, active_deadline: None, ttl: None, reruns: 0 };
     let container = Some(Arc::new(busybox.run("echo at work; exit 7")));
-    supervisor.apply_job(JobSpec { id: id(), run: "1".to_owned(), job, container, files: leno_files::FileAccess::Any });
+    let (files, host_access) = (leno_files::FileAccess::Any, leno_files::HostAccess::Any);
+    supervisor.apply_job(JobSpec { id: id(), run: "1".to_owned(), job, container, files, host_access });
     let begin = std::time::Instant::now();
     let status = loop {
         let status = supervisor.jobs().into_iter().next().unwrap();

@@ -41,7 +41,8 @@ impl ScriptJob {
             ttl: None,
             reruns: 0,
         };
-        Self { folder, spec: JobSpec { id: id(), run: "1".to_owned(), job, container: None, files: FileAccess::Any } }
+        let (files, host_access) = (FileAccess::Any, leno_files::HostAccess::Any);
+        Self { folder, spec: JobSpec { id: id(), run: "1".to_owned(), job, container: None, files, host_access } }
     }
 
     fn with(mut self, change: impl FnOnce(&mut Job)) -> Self {

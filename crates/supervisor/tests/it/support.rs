@@ -107,6 +107,7 @@ pub(crate) fn command(argv: &[&str]) -> Command {
 pub(crate) fn spec(command: Command) -> FunctionSpec {
     FunctionSpec {
         files: leno_files::FileAccess::Any,
+        host_access: leno_files::HostAccess::Any,
         volumes: leno_supervisor::VolumeBounds { count: 16, bytes: 1 << 30 },
         id: id(),
         revision: 0,

@@ -135,6 +135,10 @@ fn run_files(run: &Run, spec: &Scope<'_>) {
             list.element(index).problem(format!("there is no file or folder {}", path.display()), MACHINE);
         }
     }
+    let volumes = spec.field("volumes");
+    for host in run.volumes().filter_map(|volume| volume.host.as_ref()).filter(|host| !host.path.is_dir()) {
+        volumes.problem(format!("there is no folder {}", host.path.display()), MACHINE);
+    }
     secret_files(&spec.field("secrets"), secrets);
 }
 

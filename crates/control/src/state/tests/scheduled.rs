@@ -473,19 +473,33 @@ fn callers_keep_the_endpoints_of_a_node_that_is_lost_until_another_one_has_the_f
 
 #[test]
 fn a_function_whose_volumes_are_on_a_node_that_is_away_says_so() {
+    says_that_its_node_is_away(|run, keeper| {
+        run.persistent = vec![leno_model::PersistentVolume {
+            name: "data".to_owned(),
+            path: "/data".into(),
+            size: 1 << 20,
+            shared: false,
+            node: Some(keeper.to_owned()),
+        }];
+    });
+}
+
+#[test]
+fn a_function_whose_folder_is_on_a_node_that_is_away_says_so() {
+    says_that_its_node_is_away(|run, keeper| {
+        let host = leno_model::HostVolume { path: "/srv".into(), writable: true, node: Some(keeper.to_owned()) };
+        run.volumes = vec![leno_model::Volume { path: "/data".into(), size: None, host: Some(host) }];
+    });
+}
+
+fn says_that_its_node_is_away(keep: impl Fn(&mut Command, &str)) {
     let bundle = Authority::new(&configs::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
     let mut mesh = Mesh::new(&bundle);
     NODES.iter().for_each(|name| mesh.connect(name));
     let [other, keeper, _] = NODES;
     let mut config = command("volumes/db", &[], Scale { min: 1, max: 1, ..Scale::default() });
     let Run::Command(run) = &mut config.run else { panic!("it is a command") };
-    run.persistent = vec![leno_model::PersistentVolume {
-        name: "data".to_owned(),
-        path: "/data".into(),
-        size: 1 << 20,
-        shared: false,
-        node: Some(keeper.to_owned()),
-    }];
+    keep(run, keeper);
     let history = mesh.state.histories().record_one(&config, 0).unwrap();
     let prepared = mesh.state.prepare_put(&config, &configs::DOMAIN.parse().unwrap()).unwrap();
     mesh.state.put(prepared, history);

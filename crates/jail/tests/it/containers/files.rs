@@ -107,6 +107,35 @@ async fn a_folder_of_the_machine_has_the_owners_of_the_container() {
 }
 
 #[tokio::test]
+async fn a_folder_that_the_machine_has_for_others_too_keeps_its_owner() {
+    let (jails, layers) = (open(1).await, Layers::new());
+    let busybox = layers.busybox();
+    let machine = tempfile::tempdir().unwrap();
+    let source = machine.path().join("data");
+    fs::create_dir(&source).unwrap();
+    std::os::unix::fs::chown(&source, Some(1234), Some(5678)).unwrap();
+    fs::write(source.join("of-root"), "x").unwrap();
+    fs::set_permissions(source.join("of-root"), fs::Permissions::from_mode(0o600)).unwrap();
+    let host = |writable| {
+        let access = leno_files::HostAccess::Any;
+        vec![leno_jail::HostFolder { source: source.clone(), path: "/data".into(), writable, access }]
+    };
+    let script = "id -u; touch /data/$(id -u) || echo refused; stat -c %u /data; cat /data/of-root || echo closed; chown 5 /data || echo kept";
+    for user in ["root", "web"] {
+        let container =
+            Container { host: host(true), user: Some(user.to_owned()), ..shell(image(&[&busybox]), script) };
+        let text = output(&jails, container).await;
+        let number = if user == "root" { "0" } else { "33" };
+        assert_eq!(text.lines().filter(|line| *line == number).count(), 2, "{user}: {text}");
+        assert!(text.contains("closed") && text.contains("kept") && !text.contains("refused"), "{user}: {text}");
+        let made = fs::metadata(source.join(number)).unwrap();
+        assert_eq!((made.uid(), made.gid()), (1234, 5678), "{user}");
+    }
+    let text = output(&jails, Container { host: host(false), ..shell(image(&[&busybox]), script) }).await;
+    assert!(text.contains("refused") && text.contains("Read-only file system"), "{text}");
+}
+
+#[tokio::test]
 async fn a_root_can_be_read_only() {
     let (jails, layers) = (open(1).await, Layers::new());
     let script = "touch /x; touch /etc/hosts; touch /home/web/file; for f in /tmp /data/deep /dev/shm; do touch $f/x && ls $f; done; mount; cat /run/secrets/key";
