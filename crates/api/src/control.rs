@@ -4,6 +4,7 @@
 //! nodes, `tokens` has the permissions of callers, and `audit` the log of changes.
 
 mod admission;
+mod alerts;
 mod audit;
 mod authority;
 mod dashboard;

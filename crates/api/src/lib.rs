@@ -2,6 +2,7 @@
 //! ([`node`]), with their routes, views and the OpenAPI description.
 #![forbid(unsafe_code)]
 
+pub mod alerts;
 mod certificates;
 pub mod changes;
 pub mod control;

@@ -15,7 +15,7 @@ use crate::changes::FileChanges;
 use crate::log_page::{LogPage, LogQuery, Marks};
 use crate::revisions::DeclaredNames;
 use crate::scrape::Scrape;
-use crate::{certificates, jobs, limits, namespaces, nodes, revisions, scaling, upgrade};
+use crate::{alerts, certificates, jobs, limits, namespaces, nodes, revisions, scaling, upgrade};
 use axum::extract::Query;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -174,6 +174,7 @@ impl Admin {
             "/flows" => list(json!(self.node.telemetry.flows(request.uri().query()))),
             "/edges" => list(json!(self.node.telemetry.metrics.edges())),
             "/rules" => list(json!(self.node.telemetry.metrics.rule_hits())),
+            "/alerts" => list(self.alerts()),
             "/limits" => list(json!(limits::rows(&self.node, &self.supervisor, None))),
             "/destinations" => list(json!(self.node.telemetry.destinations.all())),
             "/recent" => list(json!(self.node.telemetry.ring.latest(RECENT))),
@@ -406,6 +407,14 @@ impl Admin {
         running.chain(images).collect()
     }
 
+    /// Alerts of this node, and of the control plane if it is in the same process.
+    fn alerts(&self) -> Value {
+        let mut all = alerts::of_node(&self.node, &self.supervisor);
+        all.extend(self.control.iter().flat_map(|control| alerts::of_control_plane(&control.status())));
+        alerts::sort(&mut all);
+        json!(all)
+    }
+
     /// Events of scaling, rollouts and jobs, oldest first.
     fn events(&self) -> Value {
         let mut rows = scaling::events(&self.supervisor, &DeclaredNames::of(&self.node));
@@ -463,7 +472,7 @@ const ROLLOUTS: &str = "/rollouts/";
 const LOGS_BYTES: u32 = 1 << 20;
 /// This node's name on its own pages.
 const THIS_NODE: &str = "";
-const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /namespaces /revisions /instances /jobs /events /identities /volumes /externals /chains /flows /edges /rules /destinations /limits /changes /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /policies/NAMESPACE/NAME /limits/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade, /rollouts/NAMESPACE/NAME; DELETE /volumes/NAMESPACE/NAME\n";
+const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /namespaces /revisions /instances /jobs /events /identities /volumes /externals /chains /flows /edges /rules /destinations /limits /changes /alerts /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /policies/NAMESPACE/NAME /limits/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade, /rollouts/NAMESPACE/NAME; DELETE /volumes/NAMESPACE/NAME\n";
 
 fn list(value: Value) -> Response<Full<Bytes>> {
     reply(StatusCode::OK, "application/json", value.to_string())

@@ -84,8 +84,16 @@ impl FunctionPolicies {
         let (is_called, calls) = (!matches!(config.run, Run::Job(_)), !matches!(config.run, Run::Egress(_)));
         let mut inbound = if is_called { sections::inbound(config) } else { Vec::new() };
         let mut outbound = if calls { sections::outbound(config) } else { Vec::new() };
+        let mut gateway = if is_called { sections::gateway(config) } else { Vec::new() };
         for hits in &hits {
-            add(if hits.direction == "inbound" { &mut inbound } else { &mut outbound }, hits);
+            // The inbound program judges requests of the gateway too, by the circuit breaker of the route.
+            let is_route = hits.direction == "inbound" && rule(&mut gateway, &hits.rule).is_some();
+            let sections = match &*hits.direction {
+                _ if is_route => &mut gateway,
+                "inbound" => &mut inbound,
+                _ => &mut outbound,
+            };
+            add(sections, hits);
         }
         Self {
             function,
@@ -95,7 +103,7 @@ impl FunctionPolicies {
             since: hits.iter().map(|hits| hits.since).filter(|since| *since > 0).min(),
             inbound,
             outbound,
-            gateway: if is_called { sections::gateway(config) } else { Vec::new() },
+            gateway,
             missing: Vec::new(),
         }
     }
@@ -109,11 +117,15 @@ pub(crate) fn callers_of<'a>(
     configs.filter(move |config| config.callees.iter().any(|callee| callee.id == *id)).map(|config| &config.id)
 }
 
+/// The rule of this name.
+fn rule<'a>(sections: &'a mut [PolicySection], name: &str) -> Option<&'a mut PolicyRule> {
+    let mut rules = sections.iter_mut().flat_map(|section| &mut section.rules);
+    rules.find(|rule| rule.name == name && !name.is_empty())
+}
+
 /// Adds hits to their rule. Rules that are not in force get an entry at the end of their section.
 fn add(sections: &mut Vec<PolicySection>, hits: &RuleHits) {
-    let rules = sections.iter_mut().flat_map(|section| &mut section.rules);
-    let mut known = rules.filter(|rule| rule.name == hits.rule && !rule.name.is_empty());
-    if let Some(rule) = known.next() {
+    if let Some(rule) = rule(sections, &hits.rule) {
         *rule.hits.entry(hits.verdict.clone()).or_default() += hits.requests;
         return;
     }

@@ -71,6 +71,9 @@ pub(crate) enum Listing {
     /// Rate limits, queues and circuit breakers with their use, and ejected endpoints.
     #[value(alias = "limit")]
     Limits,
+    /// Conditions that need attention, the worst first: with the subject, a sentence and the fix.
+    #[value(alias = "alert")]
+    Alerts,
     /// Volumes that this node keeps on its disk, also of functions that are gone.
     #[value(alias = "volume")]
     Volumes,
@@ -118,6 +121,7 @@ impl Listing {
             Self::Namespaces => Some(remote::Listing::Namespaces),
             Self::Secrets => Some(remote::Listing::Secrets),
             Self::Limits => Some(remote::Listing::Limits),
+            Self::Alerts => Some(remote::Listing::Alerts),
             Self::Changes => Some(remote::Listing::Changes),
             _ => None,
         }
@@ -156,6 +160,7 @@ impl Listing {
             Self::Namespaces => "/namespaces",
             Self::Volumes => "/volumes",
             Self::Limits => "/limits",
+            Self::Alerts => "/alerts",
             Self::Changes => "/changes",
         })
     }
@@ -251,6 +256,7 @@ impl Listing {
             Self::Namespaces => columns::NAMESPACES_OF_NODE,
             Self::Limits => &columns::LIMITS[..columns::LIMITS.len() - 1],
             Self::Changes => columns::CHANGES,
+            Self::Alerts => &columns::ALERTS[..columns::ALERTS.len() - 1],
         }
     }
 }

@@ -94,6 +94,16 @@ pub(crate) const LIMITS: &[Column] = &[
     ("NODE", "node", Plain),
 ];
 
+/// Alerts, of a node or of all nodes and the control plane.
+pub(crate) const ALERTS: &[Column] = &[
+    ("SEVERITY", "severity", Plain),
+    ("KIND", "kind", Plain),
+    ("SUBJECT", "subject", Plain),
+    ("CONDITION", "text", Plain),
+    ("FIX", "fix", Plain),
+    ("NODE", "node", Plain),
+];
+
 /// Changes of documents.
 pub(crate) const CHANGES: &[Column] = &[
     ("REVISION", "revision", Plain),

@@ -223,6 +223,7 @@ pub(crate) enum Listing {
     Namespaces,
     Secrets,
     Limits,
+    Alerts,
     Changes,
     Audit,
     Tokens,
@@ -249,6 +250,7 @@ pub(crate) fn rows(connection: &Connection, what: Listing) -> Result<Vec<Value>>
         Listing::Identities => of_status(connection, "identities")?,
         Listing::Revisions => of_status(connection, "revisions")?,
         Listing::Limits => views::rows(connection, "/v1/limits")?,
+        Listing::Alerts => views::rows(connection, "/v1/alerts")?,
         Listing::Changes => views::rows(connection, "/v1/history?limit=100")?,
     })
 }
@@ -344,6 +346,7 @@ impl Listing {
             Self::Instances => columns::INSTANCES,
             Self::Events => columns::EVENTS,
             Self::Limits => columns::LIMITS,
+            Self::Alerts => columns::ALERTS,
             Self::Changes => columns::CHANGES,
             Self::Revisions => &[
                 ("REVISION", "revision", Plain),

@@ -97,7 +97,7 @@ impl Reconciler {
         self.agent.subscribe([Subject::Mesh, Subject::Bundle, Subject::Hosted].into_iter().chain(routes));
         let mut changes = self.supervisor.changes();
         let (keys, mut fetched_keys) = JwksFetcher::start(
-            self.node.policy_state.tokens.unknown_keys.clone(),
+            self.node.policy_state.tokens.key_sets.clone(),
             self.node.egress_guard(),
             Pace::default(),
         );

@@ -32,10 +32,12 @@ pub enum View {
     Destinations,
     /// The use of limits.
     Limits,
+    /// Conditions that need attention.
+    Alerts,
 }
 
 impl View {
-    const ALL: [(Self, &str); 9] = [
+    const ALL: [(Self, &str); 10] = [
         (Self::Instances, "instances"),
         (Self::Functions, "functions"),
         (Self::Events, "events"),
@@ -45,6 +47,7 @@ impl View {
         (Self::Rules, "rules"),
         (Self::Destinations, "destinations"),
         (Self::Limits, "limits"),
+        (Self::Alerts, "alerts"),
     ];
 
     fn name(self) -> &'static str {

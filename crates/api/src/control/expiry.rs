@@ -35,9 +35,15 @@ fn of_the_api(service: &Service) -> Option<String> {
 /// Certificates that expire soon, and nodes that are behind.
 pub(super) fn warnings(service: &Service) -> Vec<String> {
     let leading = service.state().leading.clone();
-    let of_authority = leading.iter().flat_map(|leading| leading.control.authority_status().warnings);
     let of_nodes = leading.iter().flat_map(|leading| leading.control.status().nodes).filter_map(|node| of_node(&node));
-    of_authority.chain(of_the_api(service)).chain(of_nodes).collect()
+    of_control_plane(service).into_iter().chain(of_nodes).collect()
+}
+
+/// Certificates of the control plane that expire soon: of the authority, and of the API.
+pub(super) fn of_control_plane(service: &Service) -> Vec<String> {
+    let leading = service.state().leading.clone();
+    let of_authority = leading.iter().flat_map(|leading| leading.control.authority_status().warnings);
+    of_authority.chain(of_the_api(service)).collect()
 }
 
 fn of_node(node: &NodeStatus) -> Option<String> {

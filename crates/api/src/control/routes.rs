@@ -3,6 +3,7 @@
 mod administration;
 
 use super::admission::{Admission, CHANGES_PATH, JsonBody, admitted};
+use super::alerts;
 use super::audit;
 use super::error::ApiError;
 use super::expiry;
@@ -62,6 +63,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         .route("/v1/rules", get(views::rules))
         .route("/v1/destinations", get(views::destinations))
         .route("/v1/limits", get(views::limits))
+        .route("/v1/alerts", get(alerts::alerts))
         .route("/v1/requests/{id}", get(views::explain))
         .route("/v1/logs/{namespace}/{name}", get(logs))
         .route("/v1/jobs/{namespace}/{name}/rerun", post(rerun_job))
@@ -111,6 +113,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         views::rules,
         views::destinations,
         views::limits,
+        alerts::alerts,
         views::explain,
         logs,
         rerun_job,

@@ -1,6 +1,7 @@
 //! Views of a node for the control plane: the rows of its listings, each for a namespace.
 
 use super::Admin;
+use crate::alerts::{self, Alert};
 use crate::limits::{self, LimitUse};
 use crate::scaling;
 use leno_node::PendingView;
@@ -49,6 +50,7 @@ impl Admin {
                     Err(_) => ViewRows::default(),
                 }
             }
+            View::Alerts => rows(query, alerts::of_node(&self.node, &self.supervisor), Alert::namespace),
             View::Destinations => {
                 rows(query, telemetry.destinations.all(), |refused| Some(&*refused.function.namespace))
             }

@@ -108,7 +108,7 @@ fn not_in_force(rule: &PolicyRule) -> Option<String> {
 fn hits(rule: &PolicyRule) -> String {
     let told = rule.hits.iter().map(|(verdict, requests)| match (&**verdict, &*rule.action) {
         ("allow", _) => format!("{requests} allowed"),
-        ("deny", "allow") => format!("{requests} came nearest and were denied"),
+        ("deny", "allow") if !rule.name.ends_with("/callees") => format!("{requests} came nearest and were denied"),
         ("deny", _) => format!("{requests} denied"),
         ("audit_deny", _) => format!("{requests} would have been denied"),
         ("audit_allow", _) => format!("{requests} would have been allowed"),

@@ -1,6 +1,7 @@
 //! Integration tests. `scripts/test.py` runs each module in a separate process.
 
 mod admin;
+mod alerts;
 mod api;
 mod authorizer;
 mod authorizer_server;

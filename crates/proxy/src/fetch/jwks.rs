@@ -16,7 +16,7 @@
 
 use super::download::{Download, DownloadError, download};
 use crate::state::egress_guard::EgressGuard;
-use crate::state::tokens::UnknownKeyReports;
+use crate::state::tokens::KeySetReports;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use leno_config::jwks::{self, KeySet};
 use leno_model::{FunctionConfig, FunctionId};
@@ -86,7 +86,7 @@ struct FetchQueue {
     state: Mutex<State>,
     /// Wakes the fetching task when there is work other than the next timer.
     changed: Notify,
-    unknown: Arc<UnknownKeyReports>,
+    reports: Arc<KeySetReports>,
     guard: EgressGuard,
     pace: Pace,
     turns: Arc<Turns>,
@@ -129,15 +129,16 @@ type FetchResult = (Download, Result<KeySet, FetchError>);
 
 impl JwksFetcher {
     /// Starts the task on the current runtime. The task ends when the receiver is dropped.
-    /// `unknown` lists functions that saw a token which matches none of their keys.
+    /// `reports` lists functions that saw a token which matches none of their keys, and gets the
+    /// failures.
     pub fn start(
-        unknown: Arc<UnknownKeyReports>,
+        reports: Arc<KeySetReports>,
         guard: EgressGuard,
         pace: Pace,
     ) -> (Self, mpsc::UnboundedReceiver<(FunctionId, FunctionConfig)>) {
         let turns = Turns::new(MAX_FETCHES, MAX_FETCHES_OF_NAMESPACE, MAX_FETCHES_OF_SERVER);
         let shared =
-            Arc::new(FetchQueue { state: Mutex::default(), changed: Notify::new(), unknown, guard, pace, turns });
+            Arc::new(FetchQueue { state: Mutex::default(), changed: Notify::new(), reports, guard, pace, turns });
         let (sender, receiver) = mpsc::unbounded_channel();
         tokio::spawn(shared.clone().run(sender));
         (Self { shared }, receiver)
@@ -161,6 +162,7 @@ impl JwksFetcher {
     /// Stops following a function's key sets.
     pub fn forget(&self, function: &FunctionId) {
         self.shared.state().forget(function);
+        self.shared.reports.forget(function);
     }
 }
 
@@ -178,19 +180,28 @@ impl FetchQueue {
             tokio::select! {
                 Some(done) = fetches.join_next() => {
                     if let Ok((source, result)) = done {
+                        self.report(&source, result.as_ref().err());
                         for changed in self.state().learn(&source, result, &self.pace, Instant::now()) {
                             let _ = sender.send(changed);
                         }
                     }
                 }
-                () = self.unknown.reported() => {
-                    let functions = self.unknown.take();
+                () = self.reports.reported() => {
+                    let functions = self.reports.take();
                     self.state().hurry(&functions, &self.pace, Instant::now());
                 }
                 () = self.changed.notified() => {}
                 () = tokio::time::sleep_until(at_latest) => {}
                 () = sender.closed() => return,
             }
+        }
+    }
+
+    fn report(&self, source: &Download, failure: Option<&FetchError>) {
+        let failure = failure.map(ToString::to_string);
+        let users = self.state().sources.get(source).map(|known| known.users.keys().cloned().collect::<Vec<_>>());
+        for function in users.unwrap_or_default() {
+            self.reports.fetched(&function, &source.url, failure.as_deref());
         }
     }
 

@@ -229,7 +229,7 @@ impl Judge {
             && !entry.config.jwks.is_empty()
             && [leno_policy::UNKNOWN_KEY, leno_policy::KEYS_PENDING].iter().any(|clause| denial.clause.contains(clause))
         {
-            self.policy_state.tokens.unknown_keys.report(&entry.config.id);
+            self.policy_state.tokens.key_sets.report(&entry.config.id);
         }
     }
 

@@ -4,9 +4,9 @@
 //! An entry only says "this key signed this token". The program decides each time anew on the
 //! claims, on expiry, and on whether the key is still trusted.
 
-mod unknown_keys;
+mod key_set_reports;
 
-pub use unknown_keys::UnknownKeyReports;
+pub use key_set_reports::KeySetReports;
 
 use super::by_function::ByFunction;
 use leno_model::FunctionId;
@@ -37,8 +37,8 @@ pub struct NodeTokens {
     functions: ByFunction<FunctionTokens>,
     /// Tokens that were verified with the keys of any function.
     pub signatures: Signatures,
-    /// Functions whose key sets may have changed.
-    pub unknown_keys: Arc<UnknownKeyReports>,
+    /// Functions whose key sets may have changed, and key sets that could not be fetched.
+    pub key_sets: Arc<KeySetReports>,
 }
 
 impl NodeTokens {

@@ -96,11 +96,8 @@ async fn tokens_are_judged_when_their_keys_have_come_and_bad_ones_are_limited() 
         .function("web", AppProtocol::Http1, upstream.address)
         .config("web", |config| wants_tokens(config, format!("http://{}/keys", issuer.address)))
         .start();
-    let (fetcher, mut fetched) = JwksFetcher::start(
-        mesh.node.policy_state.tokens.unknown_keys.clone(),
-        mesh.node.egress_guard(),
-        Pace::default(),
-    );
+    let (fetcher, mut fetched) =
+        JwksFetcher::start(mesh.node.policy_state.tokens.key_sets.clone(), mesh.node.egress_guard(), Pace::default());
     let before = mesh.node.snapshot.load().functions.get(&id("web")).unwrap().config.clone();
     fetcher.follow(before);
 

@@ -198,7 +198,7 @@ async fn keys_are_fetched_once_for_all_who_name_the_same_address() {
 #[tokio::test]
 async fn an_unknown_key_has_the_set_fetched_again() {
     let server = Server::start(&[ok(&key_set("one")), ok(&key_set("two"))]).await;
-    let unknown = Arc::new(UnknownKeyReports::default());
+    let unknown = Arc::new(KeySetReports::default());
     let (fetcher, mut updates) = JwksFetcher::start(unknown.clone(), guard(), FAST);
     fetcher.follow(config("shop/orders", &server.url));
     assert_eq!(kids(&updates.recv().await.unwrap().1), ["one"]);

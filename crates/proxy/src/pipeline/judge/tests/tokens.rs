@@ -179,7 +179,7 @@ fn a_token_of_an_unknown_key_is_reported_once_for_functions_that_fetch_keys() {
     let token = testing::sign_as(&key, Some("new"), CLAIMS);
     let inline = Bench::new(&engines()[0], config.clone());
     assert_eq!(denied(inline.ask(with_token(&token)).0).status, 401);
-    assert!(inline.policy_state.tokens.unknown_keys.take().is_empty(), "its keys are part of the configuration");
+    assert!(inline.policy_state.tokens.key_sets.take().is_empty(), "its keys are part of the configuration");
     config.jwks.push(leno_model::JwksFetch {
         issuer: 0,
         url: "https://login.example/keys".into(),
@@ -191,10 +191,10 @@ fn a_token_of_an_unknown_key_is_reported_once_for_functions_that_fetch_keys() {
     for _ in 0..2 {
         assert_eq!(denied(fetched.ask(with_token(&token)).0).status, 401);
     }
-    assert_eq!(fetched.policy_state.tokens.unknown_keys.take(), ["shop/orders".parse().unwrap()]);
+    assert_eq!(fetched.policy_state.tokens.key_sets.take(), ["shop/orders".parse().unwrap()]);
     let expired = testing::sign_as(&key, Some("old"), &CLAIMS.replace("4102444800", "1"));
     assert_eq!(denied(fetched.ask(with_token(&expired)).0).status, 401);
-    assert!(fetched.policy_state.tokens.unknown_keys.take().is_empty());
+    assert!(fetched.policy_state.tokens.key_sets.take().is_empty());
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn until_a_key_set_has_come_requests_with_tokens_are_to_come_again() {
         assert_eq!((refusal.status.as_u16(), refusal.headers["retry-after"].as_bytes()), (503, &b"1"[..]));
     }
     assert_eq!(
-        bench.policy_state.tokens.unknown_keys.take(),
+        bench.policy_state.tokens.key_sets.take(),
         ["shop/orders".parse().unwrap()],
         "the set is fetched sooner"
     );

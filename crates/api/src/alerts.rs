@@ -1,0 +1,334 @@
+//! Alerts: conditions that need attention, computed from the present state: each with the subject,
+//! a sentence and the fix.
+
+use crate::limits::{self, LimitUse};
+use leno_config::duration::Duration as Amount;
+use leno_control::Status;
+use leno_model::FunctionId;
+use leno_proxy::{FunctionEntry, Node};
+use leno_supervisor::{FunctionStatus, ImageState, Supervisor};
+use leno_telemetry::names::workload;
+use leno_wire::Subject;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The time before its expiry from which a gateway's certificate is reported: half of the shortest
+/// lifetime that public authorities plan.
+const EXPIRES_SOON: u64 = 14 * 86_400;
+/// A revision has failed if so many of its instances failed and none has been ready.
+const FAILURES: u32 = 5;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Requests fail, or will soon.
+    Critical,
+    /// Something is not as it was meant to be.
+    #[default]
+    Warning,
+    /// Requests are refused, as documents say.
+    Info,
+}
+
+/// One such condition.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Alert {
+    /// How bad it is.
+    pub severity: Severity,
+    /// `certificate`, `rejected`, `failing`, `unplaced`, `ejected`, `exhausted`, `keySet`, `node`,
+    /// `rolledBack`, `deniedEgress`, `unenforced`, `program`, `store`, `documents`.
+    pub kind: String,
+    /// A function, a node, a certificate or the like.
+    pub subject: String,
+    /// The function; nothing: the alert is about the mesh or a node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+    /// The node that reports it; empty: the process that answers.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node: String,
+    /// The condition, as a sentence.
+    pub text: String,
+    /// The remedy.
+    pub fix: String,
+}
+
+impl Alert {
+    pub(crate) fn new(severity: Severity, kind: &str, subject: impl ToString, text: String, fix: &str) -> Self {
+        let (kind, fix) = (kind.to_owned(), fix.to_owned());
+        Self { severity, kind, subject: subject.to_string(), text, fix, ..Self::default() }
+    }
+
+    /// The same about a function, for the readers of its namespace too.
+    fn of(function: &str, severity: Severity, kind: &str, text: String, fix: &str) -> Self {
+        Self { function: Some(function.to_owned()), ..Self::new(severity, kind, function, text, fix) }
+    }
+
+    /// The namespace of the function.
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        self.function.as_deref()?.split_once('/').map(|(namespace, _)| namespace)
+    }
+}
+
+/// Alerts of a node.
+pub(crate) fn of_node(node: &Node, supervisor: &Supervisor) -> Vec<Alert> {
+    let mut alerts = certificates(node);
+    let snapshot = node.snapshot.load();
+    alerts.extend(snapshot.functions.values().flat_map(programs));
+    let statuses = supervisor.status();
+    alerts.extend(statuses.iter().flat_map(instances));
+    alerts.extend(supervisor.images().iter().filter_map(|(id, _, image)| match image {
+        ImageState::Failed(reason) => {
+            let fix = "correct the name of the image, or make its registry reachable";
+            Some(Alert::of(
+                &id.to_string(),
+                Severity::Critical,
+                "failing",
+                format!("its image cannot be pulled: {reason}"),
+                fix,
+            ))
+        }
+        _ => None,
+    }));
+    alerts.extend(limits::rows(node, supervisor, None).iter().filter_map(limit));
+    alerts.extend(key_sets(node));
+    alerts.extend(denied_egress(node));
+    if node.policy_state.entries().store.is_some_and(|store| !store.answers) {
+        let text = "the store of rate limits does not answer: requests that need it are refused".to_owned();
+        alerts.push(Alert::new(
+            Severity::Critical,
+            "store",
+            "quota store",
+            text,
+            "start the Redis server that the Mesh document names, or make it reachable",
+        ));
+    }
+    alerts
+}
+
+/// Orders alerts: the worst first, and each severity by kind and subject.
+pub(crate) fn sort(alerts: &mut [Alert]) {
+    alerts.sort_by(|one, other| {
+        (one.severity, &one.kind, &one.subject).cmp(&(other.severity, &other.kind, &other.subject))
+    });
+}
+
+/// Alerts that only a control plane knows.
+pub(crate) fn of_control_plane(status: &Status) -> Vec<Alert> {
+    let mut alerts = Vec::new();
+    for node in &status.nodes {
+        let about = |severity, text: String, fix: &str| Alert::new(severity, "node", &node.name, text, fix);
+        if !node.connected {
+            let text = format!("the node is away, with {} functions placed on it", node.hosted.len());
+            let fix = "start it, or remove it with `leno nodes revoke`";
+            alerts.push(about(if node.hosted.is_empty() { Severity::Warning } else { Severity::Critical }, text, fix));
+        } else if node.behind {
+            let text = format!("the node has not acknowledged its configuration for {} s", node.unacknowledged_seconds);
+            alerts.push(about(Severity::Warning, text, "look at the load and the log of the node"));
+        }
+        let overdue = node.certificates.as_ref().map_or(0, |certificates| certificates.overdue);
+        if node.connected && overdue > 0 {
+            let text = format!(
+                "{overdue} certificates of the node are not renewed although half of their lifetime has passed"
+            );
+            alerts.push(about(Severity::Warning, text, "look at the log of the node, and at its clock"));
+        }
+        alerts.extend(node.rejected.iter().map(|version| {
+            let text =
+                format!("node {} rejects the configuration, and keeps the earlier one: {}", node.name, version.reason);
+            let fix = "change the documents as the reason says, or upgrade the node";
+            match &version.subject {
+                Subject::FunctionConfig(id) => Alert::of(&id.to_string(), Severity::Critical, "rejected", text, fix),
+                _ => Alert::new(Severity::Critical, "rejected", &node.name, text, fix),
+            }
+        }));
+    }
+    for function in &status.functions {
+        let name = function.function.to_string();
+        if function.unplaced {
+            let reason = function.reason.as_deref().unwrap_or("no node has capacity for it");
+            let text = format!("the function is on no node: {reason}");
+            alerts.push(Alert::of(
+                &name,
+                Severity::Critical,
+                "unplaced",
+                text,
+                "add a node, or capacity, or ask for less",
+            ));
+        }
+        let latest = function.revisions.last();
+        if let Some((revision, reason)) = latest.and_then(|latest| Some((&latest.revision, latest.failed.as_ref()?))) {
+            let text = format!("revision {revision} was rolled back: {reason}");
+            alerts.push(Alert::of(
+                &name,
+                Severity::Warning,
+                "rolledBack",
+                text,
+                "correct the revision and apply it again; `leno describe function` has its events",
+            ));
+        }
+    }
+    alerts
+}
+
+fn certificates(node: &Node) -> Vec<Alert> {
+    let svids = &node.svids;
+    let now = svids.now().map_or(0, |now| now.as_secs());
+    let mut alerts = Vec::new();
+    for svid in svids.all() {
+        let (end, renewal) = (svid.not_after().as_secs(), svid.renew_at().as_secs());
+        let identity = svid.id().to_string();
+        let fix = "make the control plane reachable, and compare the clocks";
+        // Attempts to renew take a while.
+        let late = renewal + end.saturating_sub(renewal) / 2;
+        let alert = match () {
+            () if now >= end => (Severity::Critical, "the certificate has expired".to_owned()),
+            () if now >= late => {
+                (Severity::Warning, format!("the certificate is not renewed, and expires in {}", left(end, now)))
+            }
+            () => continue,
+        };
+        let function = workload(&identity).map(|(namespace, name)| format!("{namespace}/{name}"));
+        alerts.push(Alert { function, ..Alert::new(alert.0, "certificate", &identity, alert.1, fix) });
+    }
+    let gateway = node.gateway_certificates.load();
+    for certificate in gateway.iter().flat_map(|certificates| certificates.list().to_vec()) {
+        let (end, subject) = (certificate.not_after.as_secs(), certificate.files.certificate.display().to_string());
+        let fix = "replace the files of the certificate; the gateway reads them again";
+        let (severity, text) = match &certificate.fault {
+            Some(fault) => (Severity::Critical, format!("the gateway cannot use the certificate: {fault}")),
+            None if now >= end => (Severity::Critical, "the gateway's certificate has expired".to_owned()),
+            None if now + EXPIRES_SOON >= end => {
+                (Severity::Warning, format!("the gateway's certificate expires in {}", left(end, now)))
+            }
+            None => continue,
+        };
+        alerts.push(Alert::new(severity, "certificate", subject, text, fix));
+    }
+    alerts
+}
+
+fn left(end: u64, now: u64) -> Amount {
+    Amount::from_secs(end.saturating_sub(now))
+}
+
+/// Programs and rules that do not decide as they are written.
+fn programs(entry: &Arc<FunctionEntry>) -> Vec<Alert> {
+    let mut alerts = Vec::new();
+    for (what, program) in [("requests to it", &entry.inbound), ("calls that it makes", &entry.outbound)] {
+        if let Err(error) = &program.image {
+            let text = format!("the program of {what} cannot be loaded, so all are refused: {error}");
+            alerts.push(Alert::of(&entry.name, Severity::Critical, "program", text, "look at the log of the node"));
+        }
+    }
+    alerts
+}
+
+fn instances(status: &FunctionStatus) -> Vec<Alert> {
+    let name = status.function.to_string();
+    let mut alerts = Vec::new();
+    if status.failing > 0 {
+        let severity = if status.failing >= FAILURES { Severity::Critical } else { Severity::Warning };
+        let reason = status.last_failure.as_deref().unwrap_or("no reason is known");
+        let text = format!("{} instances failed since one was ready: {reason}", status.failing);
+        alerts.push(Alert::of(
+            &name,
+            severity,
+            "failing",
+            text,
+            "`leno logs --previous` shows the output of the last one",
+        ));
+    }
+    if let Some(reason) = &status.unenforced {
+        let text = format!("its resource limits are not in force: {reason}");
+        alerts.push(Alert::of(
+            &name,
+            Severity::Warning,
+            "unenforced",
+            text,
+            "`leno doctor` shows what this machine can enforce",
+        ));
+    }
+    alerts
+}
+
+/// Exhausted limits and ejected endpoints.
+fn limit(row: &LimitUse) -> Option<Alert> {
+    let of = row.of.unwrap_or_default();
+    let (severity, kind, text, fix) = match (&*row.kind, &*row.state) {
+        ("ejection", _) => (
+            Severity::Warning,
+            "ejected",
+            format!(
+                "the endpoint {} of {} failed too often, and gets no requests for a while ({})",
+                row.key, row.callee, row.name
+            ),
+            "look at the output and the failures of that instance",
+        ),
+        ("rateLimit", "exhausted") => (
+            Severity::Info,
+            "exhausted",
+            format!("the rate limit {} refuses requests: {of} are used up{}", row.name, of_key(&row.key)),
+            "raise the limit if these requests are legitimate",
+        ),
+        ("queue", "exhausted") if of > 0 => (
+            Severity::Critical,
+            "exhausted",
+            format!("the queue is full: {of} requests wait for an instance, and further ones get 503"),
+            "permit more instances (`scale.max`), or find out why instances are slow",
+        ),
+        ("requests" | "pendingRequests" | "connections", "exhausted") => (
+            Severity::Warning,
+            "exhausted",
+            format!(
+                "the circuit breaker {} is open: {} {} to {}, and further ones get 503",
+                row.name, row.used, row.kind, row.callee
+            ),
+            "find out why the callee is slow, or raise the bound",
+        ),
+        _ => return None,
+    };
+    Some(Alert::of(&row.function, severity, kind, text, fix))
+}
+
+fn of_key(key: &str) -> String {
+    if key.is_empty() { String::new() } else { format!(" by {key}") }
+}
+
+/// Key sets that cannot be fetched.
+fn key_sets(node: &Node) -> Vec<Alert> {
+    let snapshot = node.snapshot.load();
+    let failures = node.policy_state.tokens.key_sets.failed();
+    let failures = failures.into_iter().filter_map(|failure| {
+        let entry = snapshot.functions.get(&failure.function)?;
+        let fetch = entry.config.jwks.iter().find(|fetch| fetch.url == failure.url)?;
+        let pending = entry.config.inbound.authentication.get(fetch.issuer).is_some_and(|issuer| issuer.keys_pending);
+        let (severity, effect) = match pending {
+            true => (Severity::Critical, "requests with a token get 503"),
+            false => (Severity::Warning, "the earlier keys stay in use"),
+        };
+        let text = format!("the key set {} cannot be fetched, {effect}: {}", failure.url, failure.reason);
+        let fix = "make the address reachable from the node, or correct `jwks` in the policy";
+        Some(Alert::of(&entry.name, severity, "keySet", text, fix))
+    });
+    failures.collect()
+}
+
+/// Destinations that functions were refused, since the node started.
+fn denied_egress(node: &Node) -> Vec<Alert> {
+    let mut refused: BTreeMap<FunctionId, (u64, String)> = BTreeMap::new();
+    for row in node.telemetry.destinations.all() {
+        let (count, host) = refused.entry(row.function).or_default();
+        *count += row.destination.count;
+        if host.is_empty() {
+            *host = row.destination.host;
+        }
+    }
+    let alert = |(function, (count, host)): (FunctionId, (u64, String))| {
+        let text = format!("{count} calls were refused since the node started, for example to {host}");
+        let fix = format!("`leno suggest egress {function}` writes documents that would permit them");
+        Alert::of(&function.to_string(), Severity::Info, "deniedEgress", text, &fix)
+    };
+    refused.into_iter().map(alert).collect()
+}

@@ -1,0 +1,67 @@
+//! Alerts of all nodes and of the control plane.
+
+use super::error::ApiError;
+use super::expiry;
+use super::service::Service;
+use super::tokens::Caller;
+use super::types::Refusal;
+use super::views::{ViewFilter, ViewPage};
+use crate::alerts::{self, Alert, Severity};
+use axum::Json;
+use axum::extract::State;
+use leno_wire::View;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+impl Service {
+    async fn alerts(&self, caller: &Caller) -> Result<ViewPage, ApiError> {
+        let mut page = self.view(caller, View::Alerts, (&ViewFilter::default(), "")).await?;
+        let (mut all, missing) = read(std::mem::take(&mut page.rows));
+        page.missing.extend(missing);
+        let control = self.leading()?.control.clone();
+        all.extend(alerts::of_control_plane(&self.statuses.of(&control).await));
+        if caller.is_everywhere() {
+            all.extend(self.own_alerts());
+        }
+        // Those of a node or the mesh are for readers of the whole mesh.
+        all.retain(|alert| caller.is_everywhere() || alert.namespace().is_some_and(|of| caller.may_know_namespace(of)));
+        alerts::sort(&mut all);
+        page.rows = all.iter().map(|alert| json!(alert)).collect();
+        Ok(page)
+    }
+
+    /// Expiring certificates of the control plane, and stored documents that are not in force.
+    fn own_alerts(&self) -> Vec<Alert> {
+        let fix = "docs/nodes.md has the steps; `leno ca status` shows the authority";
+        let expiring = expiry::of_control_plane(self).into_iter();
+        let expiring = expiring.map(|text| Alert::new(Severity::Warning, "certificate", "control plane", text, fix));
+        let problems = self.state().not_in_force.clone();
+        let fix = "correct the documents and apply them again";
+        let documents = problems.iter().map(|problem| {
+            let text = format!("the stored documents are not in force: {problem}");
+            Alert::new(Severity::Critical, "documents", "control plane", text, fix)
+        });
+        expiring.chain(documents).collect()
+    }
+}
+
+/// The alerts of nodes. Those of a later release may be of another form.
+fn read(rows: Vec<Value>) -> (Vec<Alert>, Option<String>) {
+    let all = rows.len();
+    let alerts: Vec<Alert> = rows.into_iter().filter_map(|row| serde_json::from_value(row).ok()).collect();
+    let unread = all - alerts.len();
+    (alerts, (unread > 0).then(|| format!("{unread} alerts of nodes cannot be read")))
+}
+
+/// Conditions that need attention, the worst first: each with its severity (`critical`, `warning`, `info`), subject, a sentence and the fix. Those of nodes and of the mesh are for tokens of the whole mesh.
+#[utoipa::path(
+    get, path = "/v1/alerts",
+    responses(
+        (status = 200, description = "Those that the token may read.", body = ViewPage),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 421, description = "Another control plane leads; `leader` is its address.", body = Refusal),
+    )
+)]
+pub(super) async fn alerts(caller: Caller, State(service): State<Arc<Service>>) -> Result<Json<ViewPage>, ApiError> {
+    service.alerts(&caller).await.map(Json)
+}

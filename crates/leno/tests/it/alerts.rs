@@ -1,0 +1,93 @@
+//! Conditions that need attention, of a real `leno up`, and of nodes through a control plane.
+
+use leno_testkit::cluster::{Node, control};
+use leno_testkit::control::{Control, text};
+use leno_testkit::eventually;
+use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
+use serde_json::Value;
+
+/// The alert of this kind about a subject, as soon as there is one.
+fn alert(rows: impl Fn() -> Value, kind: &str, subject: &str) -> Value {
+    eventually(&format!("the alert {kind} about {subject}"), || {
+        let rows = rows();
+        let rows = rows.as_array().unwrap_or_else(|| panic!("{rows}"));
+        rows.iter().find(|row| row["kind"] == kind && row["subject"] == subject).cloned()
+    })
+}
+
+#[test]
+fn a_node_tells_what_fails_with_the_fix() {
+    let failing = "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {name: broken, namespace: test}\nspec: {command: \
+                   [/bin/sh, -c, exit 9], scale: {min: 1}}\n";
+    let keys =
+        "  authentication: {issuers: [{issuer: \"https://x.example\", jwks: {url: \"http://127.0.0.1:1/keys\"}}]}";
+    let keyed = echo_function("keyed", "") + &policy("keys", "keyed", keys);
+    let spec = format!(
+        "  rateLimits: [{{name: few, requests: 2, per: 1h}}]\n  circuitBreaker: {{outlierDetection: {{consecutive5xx: 2, \
+         baseEjection: 1h}}}}\n{ALLOW_ALL}"
+    );
+    let echo = echo_function("echo", "  expose: [{hosts: [\"*\"], path: /}]\n  scale: {min: 1, max: 1}");
+    let mesh = Mesh::start(&format!("{echo}{}{keyed}{failing}", policy("own", "echo", &spec)));
+    let rows = || mesh.admin("/alerts").json();
+    let broken = alert(rows, "failing", "test/broken");
+    assert!(
+        broken["text"].as_str().unwrap().contains("exit status: 9") && broken["function"] == "test/broken",
+        "{broken}"
+    );
+    let keys = alert(rows, "keySet", "test/keyed");
+    assert_eq!(keys["severity"], "critical", "no key was ever there: {keys}");
+    assert!(keys["text"].as_str().unwrap().contains("http://127.0.0.1:1/keys cannot be fetched"), "{keys}");
+    for _ in 0..2 {
+        assert_eq!(mesh.get("/status/500").status, 500);
+    }
+    let ejected = alert(rows, "ejected", "test/echo");
+    assert!(ejected["text"].as_str().unwrap().contains("own/circuitBreaker"), "{ejected}");
+    let exhausted = alert(rows, "exhausted", "test/echo");
+    assert_eq!(exhausted["severity"], "info");
+    assert!(exhausted["text"].as_str().unwrap().contains("own/rateLimits/few"), "{exhausted}");
+    let all = rows();
+    let order: Vec<&str> = all.as_array().unwrap().iter().map(|row| row["severity"].as_str().unwrap()).collect();
+    let rank = |severity: &&str| ["critical", "warning", "info"].iter().position(|known| known == severity);
+    assert!(order.is_sorted_by_key(|severity| rank(severity)), "{order:?}");
+    assert!(all.as_array().unwrap().iter().all(|row| row["fix"].as_str().is_some_and(|fix| !fix.is_empty())), "{all}");
+    let table = text(&mesh.leno(&["get", "alerts"]));
+    assert!(table.starts_with("SEVERITY") && table.contains("own/rateLimits/few"), "{table}");
+
+    // A change that removes the causes ends the alerts.
+    mesh.write(&echo);
+    eventually("no alert", || rows().as_array().unwrap().is_empty().then_some(()));
+}
+
+#[test]
+fn refused_calls_are_told_with_the_command_that_would_permit_them() {
+    let front = echo_function("front", "  expose: [{hosts: [\"*\"], path: /}]") + &policy("open", "front", ALLOW_ALL);
+    let mesh = Mesh::start(&front);
+    assert_eq!(mesh.get("/call/elsewhere.example/x").status, 403);
+    let refused = alert(|| mesh.admin("/alerts").json(), "deniedEgress", "test/front");
+    assert!(refused["text"].as_str().unwrap().contains("elsewhere.example"), "{refused}");
+    assert!(refused["fix"].as_str().unwrap().contains("leno suggest egress test/front"), "{refused}");
+}
+
+fn reader(control: &Control, namespace: &str) -> String {
+    text(&control.leno(&["token", "create", "--role", "reader", "--namespace", namespace])).trim().to_owned()
+}
+
+#[test]
+fn a_control_plane_tells_of_nodes_and_hides_other_namespaces() {
+    let control = control();
+    let mut node = Node::join(&control, "one", &[]);
+    let broken = "apiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {name: broken, namespace: test}\nspec: {command: [/bin/sh, -c, \
+                  exit 9], scale: {min: 1}}\n";
+    control.apply(broken);
+    let [own, other] = ["test", "other"].map(|namespace| reader(&control, namespace));
+    let rows = |token: &str| control.get_as(token, "/v1/alerts").1["rows"].clone();
+    let failing = alert(|| rows(&own), "failing", "test/broken");
+    assert_eq!(failing["node"], "one");
+    assert_eq!(rows(&other), serde_json::json!([]));
+    node.kill();
+    let away = alert(|| rows(&control.token()), "node", "one");
+    assert!(away["text"].as_str().unwrap().starts_with("the node is away"), "{away}");
+    let seen = rows(&own);
+    assert!(seen.as_array().unwrap().iter().all(|row| row["kind"] != "node"), "{seen}");
+    assert!(text(&control.leno(&["get", "alerts"])).contains("the node is away"));
+}
