@@ -43,6 +43,7 @@ gzip -9n "$root"/usr/share/man/man1/*.1
 install -m 0644 packaging/systemd/*.service "$root/usr/lib/systemd/system"
 install -m 0640 packaging/*.env "$root/etc/leno"
 install -m 0644 LICENSE README.md CHANGELOG.md SECURITY.md "$root/usr/share/doc/leno"
+install -m 0644 target/ui/licences.txt "$root/usr/share/doc/leno/dashboard-licences.txt"
 
 say "listing the crates inside"
 tool=target/tools/cargo-cyclonedx

@@ -19,6 +19,7 @@ try {
   const views = {
     graph: "#/graph?window=0",
     function: "#/functions/demo/cart",
+    policies: "#/functions/demo/shop/policies",
     requests: "#/requests",
     request: `#/requests/${id}`,
   };

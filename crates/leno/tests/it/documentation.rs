@@ -156,7 +156,7 @@ fn the_first_example_of_the_readme() {
     let (machine, folder) = (Machine::start("readme"), shop());
     let run = |line: &str| machine.run(line, folder.path());
     let lines = block("README.md", "leno check");
-    let [check, up, get, observe, explain, logs] = &*lines else { panic!("{lines:?}") };
+    let [check, up, get, observe, explain, logs, dashboard] = &*lines else { panic!("{lines:?}") };
     run(check);
     let _up = machine.begin(up.split('#').next().unwrap(), folder.path(), "ready: 2 functions");
     assert!(run(get).contains("shop"));
@@ -169,6 +169,7 @@ fn the_first_example_of_the_readme() {
     });
     assert!(run(&explain.replace("REQUEST-ID", request_id(&answer))).contains("shop/authorization/read-only"));
     machine.begin(logs, folder.path(), "GET /items/3");
+    machine.begin(dashboard, folder.path(), "/?token=");
 }
 
 #[test]
