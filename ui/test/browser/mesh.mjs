@@ -51,12 +51,17 @@ export async function startMesh() {
     for (let round = 0; round < 10; round += 1) await Promise.all(paths.map((path) => ask("GET", `/call/${path}`)));
   }
 
+  /** Changes the documents; `leno up` applies them. */
+  async function edit(before, after) {
+    await writeFile(file, (await readFile(file, "utf8")).replace(before, after));
+  }
+
   async function stop() {
     for (const program of [...dashboards, up]) await program.stop();
     await rm(folder, { recursive: true });
   }
 
-  return { signIn, ask, traffic, stop };
+  return { signIn, ask, traffic, edit, stop };
 }
 
 /** Starts leno, and waits until its output has this text. */

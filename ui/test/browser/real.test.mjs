@@ -62,6 +62,17 @@ test("a function shows why it fails, and its live output", async () => {
   await page.locator(".log-line", { hasText: "/items/7" }).first().waitFor();
 });
 
+test("alerts name the function that fails and the refused calls, changes show the difference", async () => {
+  const { page } = opened;
+  await mesh.ask("GET", "/call/cart/payments/outside.example");
+  await visit(page, "#/alerts");
+  await page.locator(".alert", { hasText: "other/broken" }).first().waitFor();
+  await page.locator(".alert", { hasText: "outside.example" }).first().waitFor();
+  await mesh.edit("requests: 100000", "requests: 90000");
+  await visit(page, "#/changes");
+  await page.locator(".diff .added", { hasText: "90000" }).waitFor();
+});
+
 test("both sides of a call are on one time line", async () => {
   const { page } = opened;
   const { id } = await mesh.ask("GET", "/call/stock");
