@@ -30,6 +30,9 @@ pub struct ExchangeRecord<S = &'static str> {
     pub peer: Peer,
     /// Protocol as policies see it.
     pub protocol: Protocol,
+    /// The scheme that the client used: `http` or `https`.
+    #[serde(skip, default)]
+    pub scheme: &'static str,
     /// Method and authority as sent, and the path as judged, before edits: normalised, or as it
     /// came.
     pub request_line: RequestLine,

@@ -59,6 +59,7 @@ impl Record {
             direction,
             peer: peer.clone(),
             protocol,
+            scheme: "http",
             request_line: RequestLine::of(head),
             target: None,
             revision: None,
@@ -96,6 +97,11 @@ impl Record {
             permit: RefCell::default(),
             upload: RefCell::default(),
         }))
+    }
+
+    /// Notes the scheme that the client used.
+    pub fn scheme(&self, scheme: &'static str) {
+        self.note(|observed| observed.scheme = scheme);
     }
 
     /// Notes when a stage is reached for the first time.

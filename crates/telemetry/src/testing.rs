@@ -25,6 +25,7 @@ pub(crate) fn observed() -> ExchangeRecord {
         direction: TrafficDirection::Gateway,
         peer: Peer { identity: None, address: ([192, 0, 2, 7], 4711).into() },
         protocol: Protocol::Http1,
+        scheme: "https",
         request_line: RequestLine::of(&head),
         target: Some("orders/order-service".into()),
         revision: None,

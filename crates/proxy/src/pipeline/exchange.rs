@@ -237,6 +237,7 @@ impl Exchange {
         let Arrival { worker, snapshot, origin, peer, parent, scheme, port, certificate, interim, .. } = arrival;
         let name = request_id.to_str().unwrap_or_default();
         let record = Record::new(&worker.recorder, origin.direction(), &peer, kind.protocol, head, name);
+        record.scheme(scheme);
         record.namespace(origin.entry().and_then(|entry| entry.share()));
         let port = port.unwrap_or_else(|| {
             let named = head::split_authority(head::authority(head)).1.unwrap_or(80);

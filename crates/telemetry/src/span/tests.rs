@@ -109,10 +109,17 @@ fn a_record_becomes_a_span_with_the_programs_ids() {
     let attributes = &span.attributes;
     assert_eq!(text(attributes, "http.request.method"), Some("POST"));
     assert_eq!(text(attributes, "url.path"), Some("/orders/7"), "without the query");
+    assert_eq!(text(attributes, "url.scheme"), Some("https"));
     assert_eq!(text(attributes, "server.address"), Some("shop.example"));
     assert_eq!(number(attributes, "server.port"), Some(8080));
     assert_eq!(number(attributes, "http.response.status_code"), Some(403));
     assert_eq!(number(attributes, "http.request.resend_count"), Some(1));
+    assert_eq!(text(attributes, "network.protocol.version"), Some("1.1"));
+    assert_eq!(text(attributes, "client.address"), Some("192.0.2.7"));
+    assert_eq!(text(attributes, "network.peer.address"), Some("192.0.2.7"));
+    assert_eq!(number(attributes, "network.peer.port"), Some(4711));
+    assert_eq!(text(attributes, "user_agent.original"), Some("curl/8"));
+    assert_eq!(text(attributes, "error.type"), None, "403 is the client's");
     assert_eq!(text(attributes, "leno.verdict"), Some("deny"));
     assert_eq!(text(attributes, "leno.rule"), Some("orders/authorization/from-frontend"));
     assert_eq!(text(attributes, "leno.request_id"), Some("req-1"));
@@ -126,6 +133,8 @@ fn each_hop_is_a_span_of_its_function() {
         hop.direction = direction;
         hop.peer.identity = Some(caller.clone());
         hop.status = 404;
+        hop.flag = None;
+        hop.scheme = "http";
         hop
     };
     let mut exported = export(vec![hop(TrafficDirection::Outbound), hop(TrafficDirection::Inbound)]);
@@ -136,20 +145,50 @@ fn each_hop_is_a_span_of_its_function() {
     let failed = |span: &Span| span.status.as_ref().is_some_and(|status| status.code == StatusCode::Error as i32);
     assert!(failed(client), "a client's 404 is a failure");
     assert!(!failed(server), "a server's is not");
+    assert_eq!(text(&client.attributes, "error.type"), Some("404"));
+    assert_eq!(text(&server.attributes, "error.type"), None);
+    assert_eq!(text(&client.attributes, "url.full"), Some("http://shop.example:8080/orders/7"), "without the query");
+    assert_eq!(text(&client.attributes, "network.peer.address"), Some("127.0.0.1"), "the endpoint");
+    assert_eq!(number(&client.attributes, "network.peer.port"), Some(9002));
+    assert_eq!(text(&client.attributes, "client.address"), None);
+}
+
+#[test]
+fn methods_that_clients_make_up_are_others() {
+    let odd = ExchangeRecord { request_line: RequestLine::new("BREW", "pot", "/"), ..observed() };
+    let exported = export(vec![odd]);
+    let [(_, span)] = &exported[..] else { panic!("{exported:?}") };
+    assert_eq!(span.name, "HTTP orders/order-service");
+    assert_eq!(text(&span.attributes, "http.request.method"), Some("_OTHER"));
+    assert_eq!(text(&span.attributes, "http.request.method_original"), Some("BREW"));
 }
 
 #[test]
 fn grpc_calls_are_named_by_their_method() {
-    let mut call = observed();
-    call.protocol = Protocol::Grpc;
-    call.request_line = RequestLine::new("POST", "inventory", "/inventory.v1.Inventory/CheckStock");
-    call.grpc_status = Some(5);
-    let exported = export(vec![call]);
-    let [(_, span)] = &exported[..] else { panic!("{exported:?}") };
-    assert_eq!(span.name, "inventory.v1.Inventory/CheckStock");
-    assert_eq!(text(&span.attributes, "rpc.service"), Some("inventory.v1.Inventory"));
-    assert_eq!(text(&span.attributes, "rpc.method"), Some("CheckStock"));
-    assert_eq!(number(&span.attributes, "rpc.response.status_code"), Some(5));
+    let call = |direction, grpc_status| ExchangeRecord {
+        direction,
+        protocol: Protocol::Grpc,
+        request_line: RequestLine::new("POST", "inventory", "/inventory.v1.Inventory/CheckStock"),
+        status: 200,
+        flag: None,
+        grpc_status: Some(grpc_status),
+        ..observed()
+    };
+    // A status, its name, and whether a server's span fails with it.
+    for (status, name, is_servers) in
+        [(0, "OK", false), (5, "NOT_FOUND", false), (14, "UNAVAILABLE", true), (99, "99", false)]
+    {
+        for direction in [TrafficDirection::Inbound, TrafficDirection::Outbound] {
+            let exported = export(vec![call(direction, status)]);
+            let [(_, span)] = &exported[..] else { panic!("{exported:?}") };
+            assert_eq!(span.name, "inventory.v1.Inventory/CheckStock");
+            assert_eq!(text(&span.attributes, "rpc.system.name"), Some("grpc"));
+            assert_eq!(text(&span.attributes, "rpc.method"), Some("inventory.v1.Inventory/CheckStock"));
+            assert_eq!(text(&span.attributes, "rpc.response.status_code"), Some(name));
+            let fails = status != 0 && (is_servers || direction == TrafficDirection::Outbound);
+            assert_eq!(text(&span.attributes, "error.type"), fails.then_some(name), "{direction:?}");
+        }
+    }
 }
 
 #[test]
