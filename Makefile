@@ -77,8 +77,10 @@ book: ## Build the book (docs/) into target/book; mdBook is built from source th
 dist: setup ui ## Build packages into target/packages: .deb, static tarball, OCI image layout (PROFILE=release: a quick build).
 	@CARGO=$(CARGO) PROFILE=$(PROFILE) scripts/dist.sh
 
-reference: setup ## Write docs/reference anew from the configuration types.
+reference: setup ## Write docs/reference anew from the configuration types and the metrics, and the dashboards from these.
 	@LENO_BLESS=1 $(CARGO) test --quiet -p leno-config reference
+	@LENO_BLESS=1 $(CARGO) test --quiet -p leno-telemetry reference
+	@scripts/dashboards.py
 
 clean: ## Remove everything that was built.
 	@$(CARGO) clean

@@ -2,10 +2,8 @@
 
 use leno_identity::not_after;
 use leno_proxy::Node;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::metrics::MetricType;
-use std::fmt;
+use leno_telemetry::exposition::{Collector, Exposition};
+use leno_telemetry::families;
 
 /// Seconds until each certificate expires, by name.
 #[derive(Debug)]
@@ -34,13 +32,8 @@ fn seconds(time: u64) -> i64 {
 }
 
 impl Collector for Scrape {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let help = "Seconds until the certificate expires; ROOTCA: the mesh's root; a path: the gateway's.";
-        let mut family = encoder.encode_descriptor("istio_agent_cert_expiry_seconds", help, None, MetricType::Gauge)?;
-        for (name, left) in &self.0 {
-            let labels = [("resource_name", name.as_str())];
-            family.encode_family(&labels)?.encode_gauge(left)?;
-        }
-        Ok(())
+    fn collect(&self, exposition: &mut Exposition) {
+        let left = self.0.iter().map(|(name, left)| ([name], *left));
+        exposition.family(&families::CERTIFICATE_EXPIRY).samples(left);
     }
 }

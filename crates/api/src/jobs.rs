@@ -2,11 +2,10 @@
 
 use crate::scaling::seconds;
 use leno_control::{JobEvent, JobStatus};
+use leno_telemetry::exposition::{Exposition, Family, Number};
+use leno_telemetry::families;
 use leno_wire::JobState;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue};
-use prometheus_client::metrics::MetricType;
 use serde_json::{Value, json};
-use std::fmt;
 
 /// The rows of `leno get jobs`.
 pub(crate) fn rows(jobs: &[JobStatus]) -> Value {
@@ -53,37 +52,22 @@ pub(crate) fn events(jobs: &[JobStatus]) -> Vec<Value> {
 }
 
 /// Metrics of all listed jobs.
-pub(crate) fn encode(jobs: &[JobStatus], encoder: &mut DescriptorEncoder) -> fmt::Result {
-    let is = |state: JobState| move |job: &JobStatus| Some(i64::from(job.report.state == state));
-    gauges(encoder, "leno_job_pending", "1 for a job that no node runs yet.", jobs, is(JobState::Pending))?;
-    gauges(encoder, "leno_job_running", "1 for a job that a node runs.", jobs, is(JobState::Running))?;
-    gauges(encoder, "leno_job_complete", "1 for a job that has succeeded.", jobs, is(JobState::Succeeded))?;
-    gauges(encoder, "leno_job_failed", "1 for a job that has failed.", jobs, is(JobState::Failed))?;
-    let count = |count: u32| Some(i64::from(count));
-    let help = "Processes of the job that run.";
-    gauges(encoder, "leno_job_processes_active", help, jobs, |job| count(job.report.active))?;
-    let help = "Processes of the job that have exited with status 0.";
-    gauges(encoder, "leno_job_processes_succeeded", help, jobs, |job| count(job.report.succeeded))?;
-    let help = "Processes of the job that have failed.";
-    gauges(encoder, "leno_job_processes_failed", help, jobs, |job| count(job.report.failed))?;
-    let help = "When the job began, in seconds since 1970.";
-    gauges(encoder, "leno_job_start_time_seconds", help, jobs, |job| job.report.started.map(seconds))?;
-    let help = "When the job ended, in seconds since 1970.";
-    gauges(encoder, "leno_job_end_time_seconds", help, jobs, |job| job.report.ended.map(seconds))
-}
-
-fn gauges<V: EncodeGaugeValue>(
-    encoder: &mut DescriptorEncoder,
-    name: &str,
-    help: &str,
-    jobs: &[JobStatus],
-    value: impl Fn(&JobStatus) -> Option<V>,
-) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for job in jobs {
-        if let Some(value) = value(job) {
-            family.encode_family(&[("job", job.job.to_string())])?.encode_gauge(&value)?;
-        }
+pub(crate) fn collect(jobs: &[JobStatus], exposition: &mut Exposition) {
+    let mut gauge = |family: &'static Family<1>, value: &dyn Fn(&JobStatus) -> Option<Number>| {
+        let known = jobs.iter().filter_map(|job| Some(([job.job.to_string()], value(job)?)));
+        exposition.family(family).samples(known);
+    };
+    for (family, state) in [
+        (&families::JOB_PENDING, JobState::Pending),
+        (&families::JOB_RUNNING, JobState::Running),
+        (&families::JOB_COMPLETE, JobState::Succeeded),
+        (&families::JOB_FAILED, JobState::Failed),
+    ] {
+        gauge(family, &|job| Some((job.report.state == state).into()));
     }
-    Ok(())
+    gauge(&families::JOB_ACTIVE, &|job| Some(job.report.active.into()));
+    gauge(&families::JOB_SUCCEEDED, &|job| Some(job.report.succeeded.into()));
+    gauge(&families::JOB_PROCESSES_FAILED, &|job| Some(job.report.failed.into()));
+    gauge(&families::JOB_START, &|job| Some(seconds(job.report.started?).into()));
+    gauge(&families::JOB_END, &|job| Some(seconds(job.report.ended?).into()));
 }

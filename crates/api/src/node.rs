@@ -28,9 +28,8 @@ use leno_model::FunctionId;
 use leno_model::{IN_NODE, InstanceState, Run};
 use leno_proxy::{FunctionEntry, Node};
 use leno_supervisor::{ImageState, Supervisor, VolumeError};
-use leno_telemetry::metrics::CONTENT_TYPE;
+use leno_telemetry::exposition::CONTENT_TYPE;
 use listener::Access;
-use prometheus_client::collector::Collector;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -316,28 +315,24 @@ impl Admin {
     }
 
     fn metrics(&self) -> String {
-        let scaling = Box::new(scaling::Scrape::of(&self.supervisor, DeclaredNames::of(&self.node)));
-        let revisions = Box::new(revisions::Scrape::of(&self.node));
-        let control = self.control.as_ref().map(|control| Box::new(Scrape::of(control.status())) as Box<dyn Collector>);
-        let connections = Box::new(self.node.admission.scrape());
-        let certificates = Box::new(certificates::Scrape::of(&self.node));
-        let extensions = Box::new(self.node.extension_instances.scrape());
-        let (without_requests, destinations) =
-            (Box::new(self.node.telemetry.connections.scrape()), Box::new(self.node.telemetry.destinations.scrape()));
-        let (chains, channels) = (Box::new(self.node.links.scrape()), Box::new(self.node.channels.scrape()));
-        let mut others: Vec<Box<dyn Collector>> = vec![
-            scaling,
-            revisions,
-            connections,
-            certificates,
-            extensions,
-            without_requests,
-            destinations,
-            chains,
-            channels,
-        ];
-        others.extend(control);
-        self.node.telemetry.metrics_text(self.node.policy_state.entries(), others)
+        let Node { telemetry, policy_state, .. } = &*self.node;
+        let exposition = telemetry
+            .exposition(policy_state.entries())
+            .with(&scaling::Scrape::of(&self.supervisor, DeclaredNames::of(&self.node)))
+            .with(&revisions::Scrape::of(&self.node))
+            .with(&self.node.admission.scrape())
+            .with(&certificates::Scrape::of(&self.node))
+            .with(&policy_state.tokens.key_sets.counts)
+            .with(&self.node.extension_instances.scrape())
+            .with(&telemetry.connections.scrape())
+            .with(&telemetry.destinations.scrape())
+            .with(&self.node.links.scrape())
+            .with(&self.node.channels.scrape());
+        match &self.control {
+            Some(control) => exposition.with(&Scrape::of(control.status())),
+            None => exposition,
+        }
+        .finish()
     }
 
     fn functions(&self) -> Value {

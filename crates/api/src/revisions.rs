@@ -4,13 +4,11 @@ use leno_control::{Control, RolloutEvent};
 use leno_model::Container;
 use leno_model::{FunctionId, revision};
 use leno_proxy::{FunctionEntry, Node};
+use leno_telemetry::exposition::{Collector, Exposition, Family};
+use leno_telemetry::families;
 use leno_telemetry::stats::Counts;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
 /// The rows of `leno get revisions`, by function, oldest first. Rows have counts while several
@@ -81,12 +79,11 @@ impl DeclaredNames {
         revision::label(function, revision, self.0.get(&(function.clone(), revision)).map(String::as_str))
     }
 
-    /// The labels of a revision in metrics. Dashboards follow `revision_name`, which stays when the
-    /// content of a declared revision changes.
-    pub(crate) fn labels(&self, function: &FunctionId, revision: u32) -> Vec<(&'static str, String)> {
+    /// The labels of a revision in metrics.
+    pub(crate) fn labels(&self, function: &FunctionId, revision: u32) -> [String; 3] {
         let number = if revision > 0 { revision::name(function, revision) } else { String::new() };
-        let declared = self.0.get(&(function.clone(), revision)).map(|name| ("revision_name", name.clone()));
-        [("function", function.to_string()), ("revision", number)].into_iter().chain(declared).collect()
+        let declared = self.0.get(&(function.clone(), revision)).cloned().unwrap_or_default();
+        [function.to_string(), number, declared]
     }
 }
 
@@ -99,7 +96,7 @@ fn counted(node: &Node) -> impl Iterator<Item = (FunctionId, u32, Counts)> {
 
 /// Counts of functions with several revisions in use.
 #[derive(Debug)]
-pub(crate) struct Scrape(Vec<(Vec<(&'static str, String)>, Counts)>);
+pub(crate) struct Scrape(Vec<([String; 3], Counts)>);
 
 impl Scrape {
     /// The present counts.
@@ -110,19 +107,16 @@ impl Scrape {
 }
 
 impl Collector for Scrape {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        type Of = fn(&Counts) -> u64;
-        let families: [(&str, &str, Of); 3] = [
-            ("leno_revision_requests", "Requests that a revision of several had.", |counts| counts.requests),
-            ("leno_revision_failed_requests", "Of these, those that failed.", |counts| counts.failed),
-            ("leno_revision_slow_requests", "Of these, those slower than the rollout's limit.", |counts| counts.slow),
+    fn collect(&self, exposition: &mut Exposition) {
+        type Value = fn(&Counts) -> u64;
+        let counters: [(&'static Family<3>, Value); 3] = [
+            (&families::REVISION_REQUESTS, |counts| counts.requests),
+            (&families::REVISION_FAILED, |counts| counts.failed),
+            (&families::REVISION_SLOW, |counts| counts.slow),
         ];
-        for (name, help, of) in families {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (labels, counts) in &self.0 {
-                family.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(&of(counts), None)?;
-            }
+        for (family, value) in counters {
+            let samples = self.0.iter().map(|(labels, counts)| (labels.each_ref(), value(counts)));
+            exposition.family(family).samples(samples);
         }
-        Ok(())
     }
 }

@@ -3,12 +3,10 @@
 use crate::revisions::DeclaredNames;
 use leno_model::{FunctionId, InstanceState};
 use leno_supervisor::{FunctionStatus, ImageState, LossEvent, Mode, ScaleEvent, Supervisor};
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet};
-use prometheus_client::metrics::MetricType;
+use leno_telemetry::exposition::{Collector, Exposition, Family, Number};
+use leno_telemetry::families;
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::fmt;
 use std::time::SystemTime;
 
 /// The columns of `leno get functions` about instances, by function name. The numbers are sums of
@@ -107,59 +105,33 @@ impl Scrape {
         Self(statuses, names)
     }
 
-    fn labels(&self, status: &FunctionStatus) -> Vec<(&'static str, String)> {
+    fn labels(&self, status: &FunctionStatus) -> [String; 3] {
         self.1.labels(&status.function, status.revision)
-    }
-
-    fn gauges<V: EncodeGaugeValue>(
-        &self,
-        encoder: &mut DescriptorEncoder,
-        name: &str,
-        help: &str,
-        value: impl Fn(&FunctionStatus) -> V,
-    ) -> fmt::Result {
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for status in &self.0 {
-            family.encode_family(&self.labels(status))?.encode_gauge(&value(status))?;
-        }
-        Ok(())
     }
 }
 
 impl Collector for Scrape {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let encoder = &mut encoder;
-        let counted = |state| move |status: &FunctionStatus| status.count(state) as i64;
-        let help = "Instances that the autoscaler wants.";
-        self.gauges(encoder, "leno_autoscaler_desired_instances", help, |status| i64::from(status.scaling.desired))?;
-        let help = "Instances that get requests.";
-        self.gauges(encoder, "leno_autoscaler_ready_instances", help, counted(InstanceState::Ready))?;
-        let help = "Instances that are not ready yet.";
-        self.gauges(encoder, "leno_autoscaler_starting_instances", help, counted(InstanceState::Starting))?;
-        let help = "Requests that wait for an instance.";
-        self.gauges(encoder, "leno_autoscaler_waiting_requests", help, |status| status.waiting as i64)?;
-        let help = "1 in panic mode.";
-        self.gauges(encoder, "leno_autoscaler_panic_mode", help, |status| {
-            i64::from(status.scaling.mode == Mode::Panic)
-        })?;
-        let help = "Average load over the stable window, in requests at a time or a second, as the function says.";
-        self.gauges(encoder, "leno_autoscaler_stable_load", help, |status| status.scaling.stable)?;
-        let help = "Average load over the panic window.";
-        self.gauges(encoder, "leno_autoscaler_panic_load", help, |status| status.scaling.panic)?;
-        let (name, help) = ("leno_autoscaler_decisions", "Decisions to have more instances, or fewer.");
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for status in &self.0 {
-            for (direction, count) in [("up", status.scaling.ups), ("down", status.scaling.downs)] {
-                let mut labels = self.labels(status);
-                labels.insert(2, ("direction", direction.to_owned()));
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
-            }
+    fn collect(&self, exposition: &mut Exposition) {
+        type Value = fn(&FunctionStatus) -> Number;
+        let of_revisions: [(&'static Family<3>, Value); 8] = [
+            (&families::DESIRED_INSTANCES, |status| status.scaling.desired.into()),
+            (&families::READY_INSTANCES, |status| status.count(InstanceState::Ready).into()),
+            (&families::STARTING_INSTANCES, |status| status.count(InstanceState::Starting).into()),
+            (&families::WAITING_REQUESTS, |status| status.waiting.into()),
+            (&families::PANIC_MODE, |status| (status.scaling.mode == Mode::Panic).into()),
+            (&families::STABLE_LOAD, |status| status.scaling.stable.into()),
+            (&families::PANIC_LOAD, |status| status.scaling.panic.into()),
+            (&families::UNHEALTHY_INSTANCES, |status| status.lost.into()),
+        ];
+        for (family, value) in of_revisions {
+            let samples = self.0.iter().map(|status| (self.labels(status), value(status)));
+            exposition.family(family).samples(samples);
         }
-        let help = "Instances that were ready and were replaced, because they did not serve any more.";
-        let mut family = encoder.encode_descriptor("leno_instances_unhealthy", help, None, MetricType::Counter)?;
-        for status in &self.0 {
-            family.encode_family(&self.labels(status))?.encode_counter::<NoLabelSet, _, u64>(&status.lost, None)?;
-        }
-        Ok(())
+        exposition.family(&families::SCALING_DECISIONS).samples(self.0.iter().flat_map(|status| {
+            let [function, revision, name] = self.labels(status);
+            [("up", status.scaling.ups), ("down", status.scaling.downs)].map(|(direction, count)| {
+                ([function.clone(), revision.clone(), direction.to_owned(), name.clone()], count)
+            })
+        }));
     }
 }

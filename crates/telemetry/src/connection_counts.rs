@@ -2,12 +2,10 @@
 //! that the configuration names, and those that are gone are forgotten, so there are no more of
 //! these than pairs of them.
 
+use super::exposition::{Collector, Exposition, Family};
+use super::families;
 use leno_model::FunctionId;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 /// Caller and callee.
@@ -68,40 +66,21 @@ impl Connections {
 #[derive(Debug)]
 pub struct Scrape(Vec<(Pair, Totals)>);
 
-impl Scrape {
-    fn counter(
-        &self,
-        encoder: &mut DescriptorEncoder<'_>,
-        (name, help): (&str, &str),
-        value: fn(&Totals) -> u64,
-    ) -> fmt::Result {
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for ((caller, callee), totals) in &self.0 {
-            let labels = [
-                ("reporter", "source"),
-                ("source_workload", caller.name.as_str()),
-                ("source_workload_namespace", caller.namespace.as_str()),
-                ("destination_workload", callee.name.as_str()),
-                ("destination_workload_namespace", callee.namespace.as_str()),
-            ];
-            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value(totals), None)?;
-        }
-        Ok(())
-    }
-}
-
 impl Collector for Scrape {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let encoder = &mut encoder;
-        let opened = ("istio_tcp_connections_opened", "Connections without requests that were opened.");
-        self.counter(encoder, opened, |totals| totals.opened)?;
-        let closed = ("istio_tcp_connections_closed", "Those that have ended.");
-        self.counter(encoder, closed, |totals| totals.closed)?;
-        let sent = ("istio_tcp_received_bytes", "Bytes that came from callers, of those that have ended.");
-        self.counter(encoder, sent, |totals| totals.sent)?;
-        let received = ("istio_tcp_sent_bytes", "Bytes that went to callers, of those that have ended.");
-        self.counter(encoder, received, |totals| totals.received)?;
-        let refused = ("leno_tcp_connections_refused", "Connections that were not allowed, or that nobody took.");
-        self.counter(encoder, refused, |totals| totals.refused)
+    fn collect(&self, exposition: &mut Exposition) {
+        type Value = fn(&Totals) -> u64;
+        let counters: [(&'static Family<5>, Value); 5] = [
+            (&families::TCP_OPENED, |totals| totals.opened),
+            (&families::TCP_CLOSED, |totals| totals.closed),
+            (&families::TCP_RECEIVED, |totals| totals.sent),
+            (&families::TCP_SENT, |totals| totals.received),
+            (&families::TCP_REFUSED, |totals| totals.refused),
+        ];
+        for (family, value) in counters {
+            exposition.family(family).samples(self.0.iter().map(|((caller, callee), totals)| {
+                let [caller, callee] = [caller, callee].map(|of| [of.name.as_str(), of.namespace.as_str()]);
+                (["source", caller[0], caller[1], callee[0], callee[1]], value(totals))
+            }));
+        }
     }
 }

@@ -3,16 +3,14 @@
 //! Functions choose their destinations, so the number of destinations and the details of each are
 //! bounded. Those beyond the bounds are only counted.
 
+use super::exposition::{Collector, Exposition};
+use super::families;
 use super::request_line::cut;
 use leno_model::FunctionId;
 use leno_policy::host::of_authority;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 /// Limit on the destinations of one function.
@@ -195,15 +193,9 @@ fn remember(known: &mut BTreeSet<String>, text: &str, most: usize) {
 pub struct Scrape(Vec<(String, DestinationKind, u64)>);
 
 impl Collector for Scrape {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let help = "Requests, connections and questions about names that were refused, because the destination is none that the function may reach.";
-        let name = "leno_destinations_refused";
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (function, asked, count) in &self.0 {
-            let labels = [("source", function.as_str()), ("asked", asked.label())];
-            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(count, None)?;
-        }
-        Ok(())
+    fn collect(&self, exposition: &mut Exposition) {
+        let refused = self.0.iter().map(|(function, asked, count)| ([function.as_str(), asked.label()], *count));
+        exposition.family(&families::DESTINATIONS_REFUSED).samples(refused);
     }
 }
 

@@ -7,6 +7,8 @@ pub mod access_log;
 pub mod connection_counts;
 pub mod destinations;
 pub mod exchange;
+pub mod exposition;
+pub mod families;
 pub mod flows;
 pub mod inputs;
 pub mod metrics;
@@ -26,11 +28,11 @@ mod testing;
 use access_log::AccessLog;
 use connection_counts::Connections;
 use destinations::Destinations;
+use exposition::Exposition;
 use flows::{ConnectionFlows, Flows};
 use leno_model::MeshConfig;
 use leno_namespaces::Namespaces;
 use metrics::{Entries, Gauges, Metrics};
-use prometheus_client::collector::Collector;
 use ring::Ring;
 use span::Spans;
 use std::io;
@@ -81,16 +83,16 @@ impl Telemetry {
         }
     }
 
-    /// All metrics as OpenMetrics text, of type [`metrics::CONTENT_TYPE`]: those of exchanges,
-    /// `entries`, and those of `others`.
-    pub fn metrics_text(&self, entries: Entries, mut others: Vec<Box<dyn Collector>>) -> String {
-        others.push(Box::new(namespaces::Scrape::of(&self.namespaces)));
+    /// The present metrics of the sinks, and `entries`.
+    pub fn exposition(&self, entries: Entries) -> Exposition {
         let gauges = Gauges {
             entries,
             log_lines_dropped: self.log.as_ref().map_or(0, AccessLog::dropped),
             spans_dropped: self.spans.as_ref().map_or(0, Spans::dropped),
         };
-        self.metrics.encode(&self.trust_domain, gauges, others)
+        Exposition::default()
+            .with(&self.metrics.scrape(&self.trust_domain, gauges))
+            .with(&namespaces::Scrape::of(&self.namespaces))
     }
 
     /// The events after `seen`, which is [`Flows::next`] of an earlier answer; `None`: all.

@@ -1,4 +1,4 @@
-//! Metrics for Prometheus, as OpenMetrics text. Names and labels are Istio's where they mean the
+//! Counts exchanges and decisions for Prometheus. Names and labels are Istio's where they mean the
 //! same.
 //!
 //! Each worker counts in its own shard. Only a scrape takes the shard's lock too, so workers do not
@@ -16,18 +16,19 @@ pub use edges::{DURATION_BOUNDS, Edge, RuleHits};
 pub use encode::{Entries, Gauges, StoreFigures};
 
 use crate::exchange::{ExchangeRecord, RecordedVerdict};
+use crate::exposition::Exemplar;
 use crate::names::{EXTENSIONS, algorithm_name, policy_name};
 use hashbrown::{DefaultHashBuilder, HashTable};
 use leno_http::peer::TrafficDirection;
 use leno_policy::engine::EngineKind;
+use leno_policy::input::TraceContext;
+use leno_policy::outcome::TracePlan;
 use leno_policy::spec::Protocol;
 use leno_runtime::clock::unix_ms;
 use std::hash::{BuildHasher, Hash};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Content type of the output of [`Metrics::encode`].
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Bucket bounds of Istio's histograms, in milliseconds and in bytes.
 const ISTIO_BUCKETS: [f64; 19] =
     [0.5, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1e3, 2.5e3, 5e3, 1e4, 3e4, 6e4, 3e5, 6e5, 1.8e6, 3.6e6];
@@ -121,6 +122,33 @@ struct Exchanges {
     duration_ms: Histogram<{ ISTIO_BUCKETS.len() + 1 }>,
     bytes_in: Histogram<{ ISTIO_BUCKETS.len() + 1 }>,
     bytes_out: Histogram<{ ISTIO_BUCKETS.len() + 1 }>,
+    /// The latest sampled exchange in each bucket of `duration_ms`. Most meshes sample little, so
+    /// this is allocated with the first one.
+    exemplars: Option<Box<[Option<Exemplar>; ISTIO_BUCKETS.len() + 1]>>,
+}
+
+impl Exchanges {
+    fn observe(&mut self, observed: &ExchangeRecord) {
+        let duration = observed.duration().as_secs_f64() * 1e3;
+        let bucket = self.duration_ms.observe(&ISTIO_BUCKETS, duration);
+        self.bytes_in.observe(&ISTIO_BUCKETS, observed.bytes_in as f64);
+        self.bytes_out.observe(&ISTIO_BUCKETS, observed.bytes_out as f64);
+        if let Some(TracePlan { context: TraceContext { trace_id, sampled: true, .. }, .. }) = observed.trace {
+            let at = observed.started_at + observed.duration();
+            self.exemplars.get_or_insert_default()[bucket] = Some(Exemplar { trace_id, value: duration, at });
+        }
+    }
+
+    /// Takes the exemplars of `other` that are later.
+    fn add_exemplars(&mut self, other: &Self) {
+        let Some(others) = &other.exemplars else { return };
+        let at = |exemplar: &Option<Exemplar>| exemplar.map(|exemplar| exemplar.at);
+        for (mine, theirs) in self.exemplars.get_or_insert_default().iter_mut().zip(others.iter()) {
+            if at(theirs) > at(mine) {
+                *mine = *theirs;
+            }
+        }
+    }
 }
 
 /// Counts per bucket. The last bucket has no bound.
@@ -137,9 +165,12 @@ impl<const N: usize> Default for Histogram<N> {
 }
 
 impl<const N: usize> Histogram<N> {
-    fn observe(&mut self, bounds: &[f64], value: f64) {
-        self.counts[bounds.partition_point(|bound| *bound < value)] += 1;
+    /// Returns the bucket of `value`.
+    fn observe(&mut self, bounds: &[f64], value: f64) -> usize {
+        let bucket = bounds.partition_point(|bound| *bound < value);
+        self.counts[bucket] += 1;
         self.sum += value;
+        bucket
     }
 
     fn add(&mut self, other: &Self) {
@@ -268,9 +299,7 @@ impl Shard {
                 }
             }
         };
-        exchanges.duration_ms.observe(&ISTIO_BUCKETS, observed.duration().as_secs_f64() * 1e3);
-        exchanges.bytes_in.observe(&ISTIO_BUCKETS, observed.bytes_in as f64);
-        exchanges.bytes_out.observe(&ISTIO_BUCKETS, observed.bytes_out as f64);
+        exchanges.observe(observed);
     }
 
     /// Finds a series. Creates it only if `may_make` is true.

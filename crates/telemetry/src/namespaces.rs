@@ -1,10 +1,8 @@
 //! The resource use of namespaces, as metrics.
 
+use super::exposition::{Collector, Exposition};
+use super::families;
 use leno_namespaces::{Namespaces, ResourceUse, Source, Usage};
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use std::fmt;
 use std::sync::Arc;
 
 /// The use at one moment.
@@ -36,46 +34,28 @@ impl Scrape {
 }
 
 impl Collector for Scrape {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        if self.usage.is_empty() {
-            return Ok(());
-        }
-        let used: fn(&ResourceUse) -> u64 = |used| used.used;
-        let bound: fn(&ResourceUse) -> u64 = |used| used.bound;
-        for (name, help, of) in [
-            ("leno_namespace_used", "What a namespace uses of the node.", used),
-            ("leno_namespace_bound", "What a namespace may use of the node.", bound),
-        ] {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for usage in &self.usage {
-                for (resource, used) in resources(usage) {
-                    let value = i64::try_from(of(&used)).unwrap_or(i64::MAX);
-                    let labels = [("namespace", &*usage.namespace), ("resource", resource)];
-                    family.encode_family(&labels)?.encode_gauge(&value)?;
-                }
-            }
-        }
-        let help = "Refused because a namespace had all that it may use of the node.";
-        let mut family = encoder.encode_descriptor("leno_namespace_refused", help, None, MetricType::Counter)?;
-        for usage in &self.usage {
-            for (resource, used) in resources(usage).into_iter().filter(|(_, used)| used.refused > 0) {
-                let labels = [("namespace", &*usage.namespace), ("resource", resource)];
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&used.refused, None)?;
-            }
-        }
-        let lines: fn(&OmittedLines) -> u64 = |omitted| omitted.lines;
-        let bytes: fn(&OmittedLines) -> u64 = |omitted| omitted.bytes;
-        for (name, help, of) in [
-            ("leno_log_lines_dropped", "Lines of logs that were left out, beyond a namespace's rate.", lines),
-            ("leno_log_bytes_dropped", "Bytes of logs that were left out, beyond a namespace's rate.", bytes),
-        ] {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for omitted in &self.omitted {
-                let labels = [("namespace", &*omitted.namespace), ("source", omitted.source.name())];
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&of(omitted), None)?;
-            }
-        }
-        Ok(())
+    fn collect(&self, exposition: &mut Exposition) {
+        let used = || {
+            let of =
+                |usage: &'_ Usage| resources(usage).map(|(resource, used)| (usage.namespace.clone(), resource, used));
+            self.usage.iter().flat_map(of)
+        };
+        let labels = |namespace: Arc<str>, resource: &'static str| [namespace, resource.into()];
+        exposition
+            .family(&families::NAMESPACE_USED)
+            .samples(used().map(|(namespace, resource, of)| (labels(namespace, resource), of.used)));
+        exposition
+            .family(&families::NAMESPACE_BOUND)
+            .samples(used().map(|(namespace, resource, of)| (labels(namespace, resource), of.bound)));
+        let refused = used().filter(|(_, _, of)| of.refused > 0);
+        exposition
+            .family(&families::NAMESPACE_REFUSED)
+            .samples(refused.map(|(namespace, resource, of)| (labels(namespace, resource), of.refused)));
+        let omitted = |value: fn(&OmittedLines) -> u64| {
+            self.omitted.iter().map(move |omitted| ([&*omitted.namespace, omitted.source.name()], value(omitted)))
+        };
+        exposition.family(&families::LOG_LINES_DROPPED).samples(omitted(|omitted| omitted.lines));
+        exposition.family(&families::LOG_BYTES_DROPPED).samples(omitted(|omitted| omitted.bytes));
     }
 }
 

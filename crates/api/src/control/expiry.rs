@@ -1,11 +1,10 @@
 //! Warnings before certificates of the control plane expire.
 
 use super::service::{Service, now};
-use crate::scrape::AcknowledgementDelays;
+use crate::scrape::Scrape;
 use leno_control::{AuthorityStatus, NodeStatus};
-use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
+use leno_telemetry::exposition::{Collector, Exposition, Family};
+use leno_telemetry::families;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,39 +53,26 @@ fn of_node(node: &NodeStatus) -> Option<String> {
 
 /// `/metrics`, with Istio's names where the meaning is the same.
 pub(super) fn metrics(service: &Service) -> String {
-    let (mut registry, mut unacknowledged) = (Registry::default(), None);
+    let mut exposition = Exposition::default();
     let now = i64::try_from(now().as_secs()).unwrap_or(i64::MAX);
-    let mut add = |name: &str, help: &str, value: i64| registry.register(name, help, ConstGauge::new(value));
+    let mut gauge = |family: &'static Family<0>, value: i64| exposition.family(family).sample([""; 0], value);
     let end = |end: u64| i64::try_from(end).unwrap_or(i64::MAX);
+    gauge(&families::API_EXPIRY, end(service.api_certificate.ends()) - now);
     if let Some(leading) = service.state().leading.clone() {
         let AuthorityStatus { roots, not_after, waiting, phase, .. } = leading.control.authority_status();
         // If there are several, the one that signs certificates.
         let root = roots.iter().find(|root| root.signs).map_or(0, |root| end(root.not_after));
-        add("citadel_server_root_cert_expiry_timestamp", "When the mesh's root expires, in seconds since 1970", root);
-        add("citadel_server_root_cert_expiry_seconds", "Seconds until the mesh's root expires", root - now);
-        let chain = end(not_after);
-        let help = "When nothing that the authority signs is valid any more, in seconds since 1970";
-        add("citadel_server_cert_chain_expiry_timestamp", help, chain);
-        let help = "Seconds until nothing that the authority signs is valid any more";
-        add("citadel_server_cert_chain_expiry_seconds", help, chain - now);
-        let help = "Whether the authority is being replaced";
-        add("leno_control_rotation_active", help, i64::from(phase.is_some()));
-        let help = "Nodes that the replacement of the authority waits for";
-        add("leno_control_rotation_waiting", help, i64::try_from(waiting.len()).unwrap_or(i64::MAX));
-        let nodes = leading.control.status().nodes;
-        unacknowledged = Some(AcknowledgementDelays::of(&nodes));
-        let overdue = nodes.into_iter().filter_map(|node| node.certificates);
-        let overdue = overdue.map(|certificates| i64::from(certificates.overdue)).sum();
-        let help = "Certificates on nodes that were not renewed although half of their lifetime has passed";
-        add("leno_control_certificates_overdue", help, overdue);
+        gauge(&families::ROOT_TIMESTAMP, root);
+        gauge(&families::ROOT_EXPIRY, root - now);
+        gauge(&families::AUTHORITY_TIMESTAMP, end(not_after));
+        gauge(&families::AUTHORITY_EXPIRY, end(not_after) - now);
+        gauge(&families::ROTATION_ACTIVE, i64::from(phase.is_some()));
+        gauge(&families::ROTATION_WAITING, i64::try_from(waiting.len()).unwrap_or(i64::MAX));
+        let status = leading.control.status();
+        let certificates = status.nodes.iter().filter_map(|node| node.certificates.as_ref());
+        let overdue = certificates.map(|certificates| i64::from(certificates.overdue)).sum();
+        gauge(&families::CERTIFICATES_OVERDUE, overdue);
+        Scrape::of(status).collect(&mut exposition);
     }
-    let help = "Seconds until the certificate of the API expires";
-    add("leno_control_api_cert_expiry_seconds", help, end(service.api_certificate.ends()) - now);
-    if let Some(unacknowledged) = unacknowledged {
-        registry.register_collector(Box::new(unacknowledged));
-    }
-    let mut text = String::new();
-    // Writing to a `String` does not fail.
-    let _ = encode(&mut text, &registry);
-    text
+    exposition.finish()
 }

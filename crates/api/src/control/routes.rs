@@ -28,7 +28,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use leno_model::FunctionId;
-use leno_telemetry::metrics::CONTENT_TYPE;
+use leno_telemetry::exposition::CONTENT_TYPE;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::{Arc, LazyLock};

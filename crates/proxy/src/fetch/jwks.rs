@@ -16,7 +16,7 @@
 
 use super::download::{Download, DownloadError, download};
 use crate::state::egress_guard::EgressGuard;
-use crate::state::tokens::KeySetReports;
+use crate::state::tokens::{KeySetReports, KeySetState};
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use leno_config::jwks::{self, KeySet};
 use leno_model::{FunctionConfig, FunctionId};
@@ -118,6 +118,8 @@ struct ScheduledKeySet {
     last: Option<Instant>,
     /// Backoff since the last successful fetch.
     pauses: ExponentialBackoff,
+    /// The last fetch failed.
+    is_failing: bool,
     under_way: bool,
     /// The functions that use it, with the refresh interval and the timeout that each asks for.
     /// Functions of other namespaces never share a source, because each namespace sets how long a
@@ -130,7 +132,7 @@ type FetchResult = (Download, Result<KeySet, FetchError>);
 impl JwksFetcher {
     /// Starts the task on the current runtime. The task ends when the receiver is dropped.
     /// `reports` lists functions that saw a token which matches none of their keys, and gets the
-    /// failures.
+    /// failures and states.
     pub fn start(
         reports: Arc<KeySetReports>,
         guard: EgressGuard,
@@ -163,6 +165,7 @@ impl JwksFetcher {
     pub fn forget(&self, function: &FunctionId) {
         self.shared.state().forget(function);
         self.shared.reports.forget(function);
+        self.shared.changed.notify_one();
     }
 }
 
@@ -171,6 +174,10 @@ impl FetchQueue {
         let mut fetches: JoinSet<FetchResult> = JoinSet::new();
         loop {
             let now = Instant::now();
+            let state = |(source, known): (&Download, &ScheduledKeySet)| {
+                (source.requester.namespace.as_str().into(), known.state())
+            };
+            self.reports.counts.set(self.state().sources.iter().map(state));
             let (due, next) = self.state().due(now);
             for (source, timeout) in due {
                 let task = tokio::spawn(fetch_in_turn(self.clone(), source.clone(), timeout));
@@ -217,8 +224,17 @@ impl ScheduledKeySet {
             next: Instant::now(),
             last: None,
             pauses: pace.pauses(),
+            is_failing: false,
             under_way: false,
             users: HashMap::new(),
+        }
+    }
+
+    fn state(&self) -> KeySetState {
+        match self.keys {
+            None => KeySetState::Missing,
+            Some(_) if self.is_failing => KeySetState::Stale,
+            Some(_) => KeySetState::Current,
         }
     }
 
@@ -259,6 +275,7 @@ impl State {
         let Some(known) = self.sources.get_mut(source) else { return Vec::new() };
         let (refresh, _) = known.times();
         known.under_way = false;
+        known.is_failing = result.is_err();
         match result {
             Ok(keys) => {
                 for refused in &keys.refused {

@@ -16,11 +16,9 @@ use leno_http::activity::Activity;
 use leno_http::peer::TrafficDirection;
 use leno_namespaces::{Namespace, Permit, Resource};
 use leno_policy::quota::client_network;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
+use leno_telemetry::exposition::{Collector, Exposition};
+use leno_telemetry::families;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
 use std::pin::pin;
@@ -506,29 +504,15 @@ impl Scrape {
 }
 
 impl Collector for Scrape {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let help = "Connections that clients have open.";
-        let mut family = encoder.encode_descriptor("leno_connections", help, None, MetricType::Gauge)?;
-        for ((_, listener), open) in DIRECTIONS.iter().zip(self.open) {
-            let open = i64::try_from(open).unwrap_or(i64::MAX);
-            family.encode_family(&[("listener", *listener)])?.encode_gauge(&open)?;
-        }
-        let help = "Bytes of request heads that have begun and not ended, beyond 8 KiB of each connection.";
-        let mut gauge = encoder.encode_descriptor("leno_unfinished_head_bytes", help, None, MetricType::Gauge)?;
-        gauge.encode_gauge(&i64::try_from(self.held).unwrap_or(i64::MAX))?;
-        let closed: fn(&Overflow) -> u64 = |overflow| overflow.closed;
-        let refused: fn(&Overflow) -> u64 = |overflow| overflow.refused;
-        for (name, help, of) in [
-            ("leno_connections_closed", "Idle connections that were closed for new ones.", closed),
-            ("leno_connections_refused", "Connections that were refused because all others were at work.", refused),
-        ] {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for ((listener, bound), overflow) in &self.overflows {
-                let labels = [("listener", *listener), ("bound", *bound)];
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&of(overflow), None)?;
-            }
-        }
-        Ok(())
+    fn collect(&self, exposition: &mut Exposition) {
+        let open = DIRECTIONS.iter().zip(self.open).map(|((_, listener), open)| ([*listener], open));
+        exposition.family(&families::CONNECTIONS).samples(open);
+        exposition.family(&families::UNFINISHED_HEADS).sample([""; 0], self.held);
+        let overflows = |value: fn(&Overflow) -> u64| {
+            self.overflows.iter().map(move |((listener, bound), overflow)| ([*listener, *bound], value(overflow)))
+        };
+        exposition.family(&families::CONNECTIONS_CLOSED).samples(overflows(|overflow| overflow.closed));
+        exposition.family(&families::CONNECTIONS_REFUSED).samples(overflows(|overflow| overflow.refused));
     }
 }
 

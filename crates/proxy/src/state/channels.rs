@@ -10,9 +10,8 @@ use crate::state::snapshot::NodeSnapshot;
 use leno_model::FunctionId;
 use leno_model::{AppProtocol, Callee};
 use leno_policy::spec::{AuthorizationRule, Operation, ProgramSpec, Source};
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
+use leno_telemetry::exposition::{Collector, Exposition, Family};
+use leno_telemetry::families;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::net::SocketAddr;
@@ -295,48 +294,32 @@ fn asks_only_who(rule: &AuthorizationRule) -> bool {
 pub struct Scrape(BTreeMap<Edge, ChannelCounts>);
 
 impl Collector for Scrape {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+    fn collect(&self, exposition: &mut Exposition) {
         type Count = fn(&ChannelCounts) -> u64;
-        let families: [(&str, &str, Count); 5] = [
-            ("leno_chain_channel_calls", "Calls that went through the kernel.", |counts| counts.calls),
-            ("leno_chain_channel_answers", "Answers that went through the kernel.", |counts| counts.answers),
-            ("leno_chain_channel_failed", "Calls that the callee has failed to answer.", |counts| counts.failed),
-            ("leno_chain_channel_cancelled", "Calls for whose answer nobody waited.", |counts| counts.cancelled),
-            ("leno_chain_channel_refused", "Calls that the kernel refused, so that the node judged them.", |counts| {
-                counts.refused
-            }),
+        let families: [(&'static Family<3>, Count); 6] = [
+            (&families::CHANNEL_CALLS, |counts| counts.calls),
+            (&families::CHANNEL_ANSWERS, |counts| counts.answers),
+            (&families::CHANNEL_FAILED, |counts| counts.failed),
+            (&families::CHANNEL_CANCELLED, |counts| counts.cancelled),
+            (&families::CHANNEL_REFUSED, |counts| counts.refused),
+            (&families::CHANNEL_OPEN, |counts| counts.open.into()),
         ];
-        let labels = |edge: &Edge| {
-            let Edge { chain, caller, callee } = edge;
-            [("chain", chain.clone()), ("caller", caller.to_string()), ("callee", callee.to_string())]
-        };
-        for (name, help, count) in families {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (edge, counts) in &self.0 {
-                family.encode_family(&labels(edge))?.encode_counter::<NoLabelSet, _, u64>(&count(counts), None)?;
+        let labels = |Edge { chain, caller, callee }: &Edge| [chain.clone(), caller.to_string(), callee.to_string()];
+        for (family, count) in families {
+            exposition.family(family).samples(self.0.iter().map(|(edge, counts)| (labels(edge), count(counts))));
+        }
+        let mut violations = exposition.family(&families::CHANNEL_VIOLATIONS);
+        for (edge, counts) in &self.0 {
+            let [chain, caller, callee] = &labels(edge);
+            for (end, counts) in [("caller", &counts.caller_violations), ("callee", &counts.callee_violations)] {
+                violations.samples(
+                    CHANNEL_VIOLATIONS
+                        .iter()
+                        .zip(counts)
+                        .map(|(kind, count)| ([&**chain, caller, callee, end, kind], *count)),
+                );
             }
         }
-        let mut family = encoder.encode_descriptor(
-            "leno_chain_channel_open_calls",
-            "Calls that went through the kernel and have no answer yet.",
-            None,
-            MetricType::Gauge,
-        )?;
-        for (edge, counts) in &self.0 {
-            family.encode_family(&labels(edge))?.encode_gauge(&i64::from(counts.open))?;
-        }
-        let help = "What instances sent on channels and must not send, by the end that it came from.";
-        let mut family = encoder.encode_descriptor("leno_chain_channel_violations", help, None, MetricType::Counter)?;
-        for (edge, counts) in &self.0 {
-            for (end, violations) in [("caller", &counts.caller_violations), ("callee", &counts.callee_violations)] {
-                for (kind, count) in CHANNEL_VIOLATIONS.iter().zip(violations) {
-                    let of = [("end", end.to_owned()), ("kind", (*kind).to_owned())];
-                    let all: Vec<_> = labels(edge).into_iter().chain(of).collect();
-                    family.encode_family(&all)?.encode_counter::<NoLabelSet, _, u64>(count, None)?;
-                }
-            }
-        }
-        Ok(())
     }
 }
 

@@ -4,11 +4,9 @@ use crate::state::shards::Shards;
 use arc_swap::ArcSwap;
 pub use leno_shm::large_pages;
 use leno_shm::{Domain, Link, Statistics, Violation};
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
+use leno_telemetry::exposition::{Collector, Exposition, Family};
+use leno_telemetry::families;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The open links, and all chains that have, or had, instances here.
@@ -66,49 +64,22 @@ impl Links {
 pub struct Scrape(Vec<Domain>);
 
 impl Collector for Scrape {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+    fn collect(&self, exposition: &mut Exposition) {
         type Count = fn(&Statistics) -> u64;
-        let families: [(&str, &str, Count); 5] = [
-            ("leno_chain_handed_over", "Bodies that an instance was shown where they are.", Statistics::handed_over),
-            (
-                "leno_chain_shared_bytes",
-                "Bytes of bodies that instances were shown where they are.",
-                Statistics::bytes_shared,
-            ),
-            (
-                "leno_chain_copied_in_bytes",
-                "Bytes of bodies that were copied into a chain's memory.",
-                Statistics::bytes_copied_in,
-            ),
-            (
-                "leno_chain_copied_out_bytes",
-                "Bytes of bodies that were copied out of a chain's memory.",
-                Statistics::bytes_copied_out,
-            ),
-            (
-                "leno_chain_heads",
-                "Heads that were copied from an instance of a chain, or for one.",
-                Statistics::heads_copied,
-            ),
+        let counters: [(&'static Family<1>, Count); 5] = [
+            (&families::CHAIN_HANDED_OVER, Statistics::handed_over),
+            (&families::CHAIN_SHARED_BYTES, Statistics::bytes_shared),
+            (&families::CHAIN_COPIED_IN, Statistics::bytes_copied_in),
+            (&families::CHAIN_COPIED_OUT, Statistics::bytes_copied_out),
+            (&families::CHAIN_HEADS, Statistics::heads_copied),
         ];
-        for (name, help, count) in families {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for chain in &self.0 {
-                let labels = [("chain", chain.name())];
-                family
-                    .encode_family(&labels)?
-                    .encode_counter::<NoLabelSet, _, u64>(&count(chain.statistics()), None)?;
-            }
+        for (family, count) in counters {
+            let samples = self.0.iter().map(|chain| ([chain.name()], count(chain.statistics())));
+            exposition.family(family).samples(samples);
         }
-        let help = "What instances of a chain said on their links and must not say.";
-        let mut family = encoder.encode_descriptor("leno_chain_violations", help, None, MetricType::Counter)?;
-        for chain in &self.0 {
-            for violation in Violation::ALL {
-                let labels = [("chain", chain.name()), ("kind", violation.name())];
-                let count = chain.statistics().violations().get(violation);
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
-            }
-        }
-        Ok(())
+        exposition.family(&families::CHAIN_VIOLATIONS).samples(self.0.iter().flat_map(|chain| {
+            let violations = chain.statistics().violations();
+            Violation::ALL.map(|kind| ([chain.name(), kind.name()], violations.get(kind)))
+        }));
     }
 }

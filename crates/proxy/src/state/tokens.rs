@@ -4,8 +4,10 @@
 //! An entry only says "this key signed this token". The program decides each time anew on the
 //! claims, on expiry, and on whether the key is still trusted.
 
+mod key_set_counts;
 mod key_set_reports;
 
+pub use key_set_counts::{KeySetCounts, KeySetState};
 pub use key_set_reports::KeySetReports;
 
 use super::by_function::ByFunction;

@@ -115,7 +115,7 @@ async fn the_proxy_protocol_names_the_client() {
 async fn without_a_sound_proxy_header_a_connection_is_closed_and_counted() {
     let refusals = |mesh: &Mesh, reason: &str| {
         let line = format!("leno_proxy_protocol_refusals_total{{reason=\"{reason}\"}} ");
-        let text = mesh.node.telemetry.metrics_text(mesh.node.policy_state.entries(), Vec::new());
+        let text = mesh.node.telemetry.exposition(mesh.node.policy_state.entries()).finish();
         let count = text.lines().find_map(|text| text.strip_prefix(&line)).map(str::to_owned);
         count.map_or(0, |count| count.parse::<u32>().unwrap())
     };

@@ -151,7 +151,7 @@ async fn streams_learn_that_the_mesh_ends_them() {
         assert_eq!(trailers["grpc-status"], "14", "{end}");
         let counted = r#"leno_exchanges_closed_total{function="shop/rpc",direction="inbound",policy="drain"} 1"#;
         eventually_async("the metric", || {
-            node.telemetry.metrics_text(node.policy_state.entries(), Vec::new()).contains(counted)
+            node.telemetry.exposition(node.policy_state.entries()).finish().contains(counted)
         })
         .await;
     }

@@ -137,7 +137,7 @@ fn faults_harm_one_request_only(form: Form, orders: &[(&str, &str)]) {
         let judgement = told.judgement.unwrap();
         assert_eq!(judgement.verdict, "error", "{order}");
         assert!(!judgement.clause.is_empty(), "{order}: the reason is told");
-        let metrics = bench.telemetry.metrics_text(bench.policy_state.entries(), Vec::new());
+        let metrics = bench.telemetry.exposition(bench.policy_state.entries()).finish();
         let line =
             format!(r#"leno_sandbox_faults_total{{function="shop/orders",direction="inbound",fault="{fault}"}}"#);
         assert!(metrics.contains(&line), "{order} should be a {fault}: {}", judgement.clause);

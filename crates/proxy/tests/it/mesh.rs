@@ -474,7 +474,7 @@ impl Mesh {
     }
 
     pub(crate) fn metrics(&self) -> String {
-        self.node.telemetry.metrics_text(self.node.policy_state.entries(), Vec::new())
+        self.node.telemetry.exposition(self.node.policy_state.entries()).finish()
     }
 
     /// Mints a credential for an instance of this function.

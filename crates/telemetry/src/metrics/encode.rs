@@ -1,17 +1,14 @@
-//! Adds the shards up and writes OpenMetrics text.
+//! Adds the shards up for a scrape.
 
 use super::{
     ClosedKey, DecisionKey, ExchangeKey, Exchanges, ExtensionKey, Histogram, ISTIO_BUCKETS, Metrics, Numbers,
     OverflowKey, RUN_BUCKETS, Shard, SignatureKey,
 };
+use crate::exposition::{Bucket, Collector, Exposition};
+use crate::families;
 use crate::names::workload;
 use leno_http::peer::TrafficDirection;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 /// Values that are read at the moment of a scrape.
@@ -60,24 +57,9 @@ pub struct StoreFigures {
 }
 
 impl Metrics {
-    /// All metrics as OpenMetrics text, of type [`super::CONTENT_TYPE`].
-    pub fn encode(&self, trust_domain: &str, gauges: Gauges, others: Vec<Box<dyn Collector>>) -> String {
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(Scrape {
-            sum: self.sum(),
-            trust_domain: trust_domain.to_owned(),
-            gauges,
-        }));
-        for others in others {
-            registry.register_collector(others);
-        }
-        let mut out = String::new();
-        match text::encode(&mut out, &registry) {
-            Ok(()) => out,
-            // Writing to a string does not fail. An empty exposition would look like "nothing
-            // happened".
-            Err(error) => format!("# encoding failed: {error}\n"),
-        }
+    /// The present metrics of exchanges, and `gauges`.
+    pub(crate) fn scrape(&self, trust_domain: &str, gauges: Gauges) -> impl Collector {
+        Scrape { sum: self.sum(), trust_domain: trust_domain.to_owned(), gauges }
     }
 
     /// The shards of all workers. Workers wait while one is locked.
@@ -126,6 +108,7 @@ impl Sum {
             sum.duration_ms.add(&exchanges.duration_ms);
             sum.bytes_in.add(&exchanges.bytes_in);
             sum.bytes_out.add(&exchanges.bytes_out);
+            sum.add_exemplars(exchanges);
         }
         add(&mut self.decisions, &numbers.decisions);
         add(&mut self.retries, &numbers.retries);
@@ -150,161 +133,109 @@ fn add<K: Clone + Ord>(sum: &mut BTreeMap<K, u64>, numbers: &hashbrown::HashTabl
 }
 
 impl Collector for Scrape {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        self.encode_exchanges(&mut encoder)?;
-        self.encode_decisions(&mut encoder)?;
-        self.encode_sandbox(&mut encoder)?;
-        let destination = |function: &Arc<str>| [("destination", function.to_string())];
-        counters(&mut encoder, "leno_retries", "Tries after the first.", self.sum.retries.iter(), destination)?;
-        let help = "Endpoints taken out by outlier detection.";
-        counters(&mut encoder, "leno_ejections", help, self.sum.ejections.iter(), destination)?;
-        let help = "Connections to other nodes that could not be made. Another node is tried, and that one avoided for a while.";
-        let node = |node: &Arc<str>| [("node", node.clone())];
-        counters(&mut encoder, "leno_node_connect_failures", help, self.sum.unreachable.iter(), node)?;
-        let help = "Signatures of tokens, verified or remembered.";
-        let labels = |(algorithm, result): &SignatureKey| [("algorithm", *algorithm), ("result", *result)];
-        counters(&mut encoder, "leno_signature_verifications", help, self.sum.signatures.iter(), labels)?;
-        let help =
-            "Requests counted by a counter of several keys, because their rate limit had no room for more counters.";
-        counters(&mut encoder, "leno_rate_limit_overflow", help, self.sum.overflows.iter(), |(function, limit)| {
-            [("function", function.to_string()), ("limit", limit.to_string())]
-        })?;
-        self.encode_extensions(&mut encoder)?;
-        let help =
-            "Connections whose other end was not proven to be the instance; nothing was sent to it or taken from it.";
-        let labels =
-            |(function, end): &(Arc<str>, &str)| [("function", function.to_string()), ("end", (*end).to_owned())];
-        counters(&mut encoder, "leno_unproven_connections", help, self.sum.unproven.iter(), labels)?;
-        let help = "Instances of components that ended badly.";
-        let labels = |(function, failure): &(Arc<str>, &str)| {
-            [("function", function.to_string()), ("failure", failure.to_string())]
-        };
-        counters(&mut encoder, "leno_component_failures", help, self.sum.component_failures.iter(), labels)?;
-        let help = "Connections to the gateway that were closed for want of an acceptable PROXY header.";
-        let refusals = self.sum.proxy_protocol_refusals.iter();
-        counters(&mut encoder, "leno_proxy_protocol_refusals", help, refusals, |reason| [("reason", *reason)])?;
-        let help = "Open exchanges that were closed, by the policy that does not permit them any more, or by the mesh (`drain`).";
-        let labels = |(function, outbound, policy): &ClosedKey| {
-            let direction = if *outbound { "outbound" } else { "inbound" };
-            [("function", function.to_string()), ("direction", direction.to_owned()), ("policy", (*policy).to_owned())]
-        };
-        counters(&mut encoder, "leno_exchanges_closed", help, self.sum.closed.iter(), labels)?;
-        self.encode_gauges(&mut encoder)
+    fn collect(&self, exposition: &mut Exposition) {
+        self.collect_exchanges(exposition);
+        self.collect_policies(exposition);
+        self.collect_functions(exposition);
+        self.collect_gauges(exposition);
     }
 }
 
 impl Scrape {
-    fn encode_exchanges(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let totals: Vec<_> =
-            self.sum.exchanges.iter().map(|(key, sum)| (key, sum.duration_ms.counts.iter().sum::<u64>())).collect();
-        let help = "Exchanges that are over.";
-        counters(encoder, "istio_requests", help, totals.iter().map(|(key, sum)| (*key, sum)), |key| {
-            self.exchange_labels(key)
-        })?;
-        let help = "From the request's head to the end of the response's body.";
-        self.encode_histogram(encoder, "istio_request_duration_milliseconds", help, |sum| &sum.duration_ms)?;
-        self.encode_histogram(encoder, "istio_request_bytes", "Bytes of request bodies.", |sum| &sum.bytes_in)?;
-        self.encode_histogram(encoder, "istio_response_bytes", "Bytes of response bodies.", |sum| &sum.bytes_out)
-    }
-
-    fn encode_histogram(
-        &self,
-        encoder: &mut DescriptorEncoder,
-        name: &str,
-        help: &str,
-        of: fn(&Exchanges) -> &Histogram<{ ISTIO_BUCKETS.len() + 1 }>,
-    ) -> fmt::Result {
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
-        for (key, exchanges) in &self.sum.exchanges {
-            histogram(&mut family.encode_family(&self.exchange_labels(key))?, of(exchanges), &ISTIO_BUCKETS)?;
+    fn collect_exchanges(&self, exposition: &mut Exposition) {
+        let exchanges: Vec<_> =
+            self.sum.exchanges.iter().map(|(key, exchanges)| (self.exchange_labels(key), exchanges)).collect();
+        let total = |exchanges: &Exchanges| exchanges.duration_ms.counts.iter().sum::<u64>();
+        let totals = exchanges.iter().map(|(labels, exchanges)| (labels.each_ref(), total(exchanges)));
+        exposition.family(&families::REQUESTS).samples(totals);
+        let mut durations = exposition.family(&families::REQUEST_DURATION);
+        for (labels, Exchanges { duration_ms, exemplars, .. }) in &exchanges {
+            let exemplar = |bucket: usize| exemplars.as_ref().and_then(|exemplars| exemplars[bucket].as_ref());
+            let buckets = buckets(duration_ms, &ISTIO_BUCKETS).enumerate();
+            let buckets = buckets.map(|(index, bucket)| Bucket { exemplar: exemplar(index), ..bucket });
+            durations.histogram(labels.each_ref(), duration_ms.sum, buckets);
         }
-        Ok(())
-    }
-
-    fn encode_decisions(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let direction = |outbound| if outbound { "outbound" } else { "inbound" };
-        let (faults, decisions): (Vec<_>, Vec<_>) =
-            self.sum.decisions.iter().partition(|(key, _)| key.verdict == "error");
-        counters(encoder, "leno_decisions", "Verdicts, and the rules that decided.", decisions.into_iter(), |key| {
-            [
-                ("function", key.function.to_string()),
-                ("direction", direction(key.outbound).to_owned()),
-                ("policy", key.policy.to_owned()),
-                ("rule", key.rule.to_string()),
-                ("verdict", key.verdict.to_owned()),
-            ]
-        })?;
-        let help = "Requests refused because a sandbox gave no verdict that could be relied on.";
-        counters(encoder, "leno_sandbox_faults", help, faults.into_iter(), |key| {
-            [
-                ("function", key.function.to_string()),
-                ("direction", direction(key.outbound).to_owned()),
-                ("fault", key.policy.to_owned()),
-            ]
-        })
-    }
-
-    fn encode_sandbox(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let help = "Fresh start, run and reset of one sandbox.";
-        let mut family = encoder.encode_descriptor("leno_sandbox_run_seconds", help, None, MetricType::Histogram)?;
-        for (engine, runs) in ["microvm", "wasm", "inline", "constant"].into_iter().zip(&self.sum.runs) {
-            if runs.counts.iter().any(|count| *count > 0) {
-                histogram(&mut family.encode_family(&[("engine", engine)])?, runs, &RUN_BUCKETS)?;
+        type Bytes = fn(&Exchanges) -> &Histogram<{ ISTIO_BUCKETS.len() + 1 }>;
+        let sizes: [(_, Bytes); 2] =
+            [(&families::REQUEST_BYTES, |of| &of.bytes_in), (&families::RESPONSE_BYTES, |of| &of.bytes_out)];
+        for (family, of) in sizes {
+            let mut sizes = exposition.family(family);
+            for (labels, exchanges) in &exchanges {
+                let histogram = of(exchanges);
+                sizes.histogram(labels.each_ref(), histogram.sum, buckets(histogram, &ISTIO_BUCKETS));
             }
         }
-        Ok(())
     }
 
-    fn encode_extensions(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        if self.sum.extensions.is_empty() {
-            return Ok(());
+    fn collect_policies(&self, exposition: &mut Exposition) {
+        let (faults, decisions): (Vec<_>, Vec<_>) =
+            self.sum.decisions.iter().partition(|(key, _)| key.verdict == "error");
+        exposition.family(&families::DECISIONS).samples(decisions.into_iter().map(|(key, count)| {
+            let DecisionKey { function, outbound, policy, rule, verdict } = key;
+            ([&**function, side(*outbound), policy, rule, verdict], *count)
+        }));
+        let faults = faults.into_iter();
+        let faults = faults.map(|(key, count)| ([&*key.function, side(key.outbound), key.policy], *count));
+        exposition.family(&families::SANDBOX_FAULTS).samples(faults);
+        let mut runs = exposition.family(&families::SANDBOX_RUNS);
+        for (engine, of_engine) in ["microvm", "wasm", "inline", "constant"].into_iter().zip(&self.sum.runs) {
+            if of_engine.counts.iter().any(|count| *count > 0) {
+                runs.histogram([engine], of_engine.sum, buckets(of_engine, &RUN_BUCKETS));
+            }
         }
-        let help = "Runs of user-written policies, and how they ended.";
-        counters(encoder, "leno_extension_runs", help, self.sum.extensions.iter(), |key| {
+        let signatures = self.sum.signatures.iter();
+        let signatures = signatures.map(|((algorithm, result), count)| ([*algorithm, *result], *count));
+        exposition.family(&families::SIGNATURES).samples(signatures);
+        let overflows = self.sum.overflows.iter().map(|((function, limit), count)| ([&**function, limit], *count));
+        exposition.family(&families::RATE_LIMIT_OVERFLOW).samples(overflows);
+        exposition.family(&families::EXTENSION_RUNS).samples(self.sum.extensions.iter().map(|(key, count)| {
             let (function, extension, phase, result, failure) = key;
-            [
-                ("function", function.to_string()),
-                ("extension", extension.to_string()),
-                ("phase", (*phase).to_owned()),
-                ("result", (*result).to_owned()),
-                ("failure", (*failure).to_owned()),
-            ]
-        })?;
-        let help = "Fresh start and run of one instance of a user-written policy.";
-        let mut family = encoder.encode_descriptor("leno_extension_run_seconds", help, None, MetricType::Histogram)?;
-        histogram(&mut family.encode_family::<[(&str, &str); 0]>(&[])?, &self.sum.extension_runs, &RUN_BUCKETS)
+            ([&**function, extension, phase, result, failure], *count)
+        }));
+        let runs = &self.sum.extension_runs;
+        let mut times = exposition.family(&families::EXTENSION_RUN_TIMES);
+        times.histogram([""; 0], runs.sum, buckets(runs, &RUN_BUCKETS));
     }
 
-    fn encode_gauges(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let Gauges { entries: Entries { counters, ref by_limit, tokens, store }, log_lines_dropped, spans_dropped } =
-            self.gauges;
-        if let Some(store) = store {
-            encode_store(encoder, &store)?;
-        }
-        let help = "Counters of rate limits, and verified tokens, in memory.";
-        let mut family = encoder.encode_descriptor("leno_ledger_entries", help, None, MetricType::Gauge)?;
-        for (kind, entries) in [("quota", counters), ("token", tokens)] {
-            let entries = i64::try_from(entries).unwrap_or(i64::MAX);
-            family.encode_family(&[("kind", kind)])?.encode_gauge(&entries)?;
-        }
-        let help = "Counters of a rate limit, one for each key.";
-        let mut family = encoder.encode_descriptor("leno_rate_limit_counters", help, None, MetricType::Gauge)?;
-        for (function, limit, counters) in by_limit {
-            let counters = i64::try_from(*counters).unwrap_or(i64::MAX);
-            family.encode_family(&[("function", &**function), ("limit", &**limit)])?.encode_gauge(&counters)?;
-        }
-        for (name, help, count) in [
-            ("leno_access_log_dropped", "Access log lines that were lost.", log_lines_dropped),
-            ("leno_spans_dropped", "Spans that were lost before export.", spans_dropped),
+    fn collect_functions(&self, exposition: &mut Exposition) {
+        for (family, counts) in [
+            (&families::RETRIES, &self.sum.retries),
+            (&families::EJECTIONS, &self.sum.ejections),
+            (&families::NODE_CONNECT_FAILURES, &self.sum.unreachable),
         ] {
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            metric.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+            exposition.family(family).samples(counts.iter().map(|(of, count)| ([of], *count)));
         }
-        let mut family = encoder.encode_descriptor("leno_build", "This build.", None, MetricType::Info)?;
-        family.encode_info(&[("version", env!("CARGO_PKG_VERSION"))])
+        for (family, counts) in [
+            (&families::UNPROVEN_CONNECTIONS, &self.sum.unproven),
+            (&families::COMPONENT_FAILURES, &self.sum.component_failures),
+        ] {
+            exposition.family(family).samples(counts.iter().map(|((of, what), count)| ([&**of, *what], *count)));
+        }
+        let refusals = self.sum.proxy_protocol_refusals.iter().map(|(reason, count)| ([*reason], *count));
+        exposition.family(&families::PROXY_PROTOCOL_REFUSALS).samples(refusals);
+        let closed = self.sum.closed.iter();
+        let closed =
+            closed.map(|((function, outbound, policy), count)| ([&**function, side(*outbound), policy], *count));
+        exposition.family(&families::EXCHANGES_CLOSED).samples(closed);
     }
 
-    fn exchange_labels(&self, key: &ExchangeKey) -> [(&'static str, String); 14] {
+    fn collect_gauges(&self, exposition: &mut Exposition) {
+        let Gauges { entries: Entries { counters, by_limit, tokens, store }, log_lines_dropped, spans_dropped } =
+            &self.gauges;
+        if let Some(store) = store {
+            collect_store(exposition, store);
+        }
+        let entries = [(["quota"], *counters), (["token"], *tokens)];
+        exposition.family(&families::LEDGER_ENTRIES).samples(entries);
+        let by_limit = by_limit.iter().map(|(function, limit, counters)| ([&**function, limit], *counters));
+        exposition.family(&families::RATE_LIMIT_COUNTERS).samples(by_limit);
+        exposition.family(&families::ACCESS_LOG_DROPPED).sample([""; 0], *log_lines_dropped);
+        exposition.family(&families::SPANS_DROPPED).sample([""; 0], *spans_dropped);
+        exposition.family(&families::BUILD).sample([env!("CARGO_PKG_VERSION")], 1_u32);
+    }
+
+    /// The values of the labels of exchanges, in the order of [`families`].
+    fn exchange_labels(&self, key: &ExchangeKey) -> [String; 14] {
         let unknown = || "unknown".to_owned();
         let inbound = key.direction != TrafficDirection::Outbound as u8;
         let gateway = key.direction == TrafficDirection::Gateway as u8;
@@ -333,68 +264,45 @@ impl Scrape {
             (true, None) => "none",
         };
         [
-            ("reporter", if inbound { "destination" } else { "source" }.to_owned()),
-            ("source_workload", source_name),
-            ("source_workload_namespace", source_namespace),
-            ("source_principal", key.source.as_deref().map_or_else(unknown, str::to_owned)),
-            ("destination_workload", target_name.clone()),
-            ("destination_workload_namespace", target_namespace.clone()),
-            ("destination_principal", principal),
-            ("destination_service", service),
-            ("destination_service_name", target_name),
-            ("request_protocol", if key.grpc { "grpc" } else { "http" }.to_owned()),
-            ("response_code", key.status.to_string()),
-            ("response_flags", key.flag.to_owned()),
-            ("connection_security_policy", security.to_owned()),
-            ("leno_verdict", key.verdict.to_owned()),
+            if inbound { "destination" } else { "source" }.to_owned(),
+            source_name,
+            source_namespace,
+            key.source.as_deref().map_or_else(unknown, str::to_owned),
+            target_name.clone(),
+            target_namespace,
+            principal,
+            service,
+            target_name,
+            if key.grpc { "grpc" } else { "http" }.to_owned(),
+            key.status.to_string(),
+            key.flag.to_owned(),
+            security.to_owned(),
+            key.verdict.to_owned(),
         ]
     }
 }
 
-fn encode_store(encoder: &mut DescriptorEncoder, store: &StoreFigures) -> fmt::Result {
-    let help = "Whether the quota store answers: 1, or 0.";
-    let mut up = encoder.encode_descriptor("leno_quota_store_up", help, None, MetricType::Gauge)?;
-    up.encode_gauge(&i64::from(store.answers))?;
-    let help = "Questions about counters to the quota store, and whether they were answered.";
-    let mut family = encoder.encode_descriptor("leno_quota_store_questions", help, None, MetricType::Counter)?;
-    for (result, count) in [("answered", store.answered), ("failed", store.failed)] {
-        family.encode_family(&[("result", result)])?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
-    }
-    let help = "Time that answers of the quota store took.";
-    let mut seconds = encoder.encode_descriptor("leno_quota_store_answer_seconds", help, None, MetricType::Counter)?;
-    seconds.encode_counter::<NoLabelSet, _, u64>(&store.seconds, None)?;
-    for (name, help, count) in [
-        (
-            "leno_quota_store_answers",
-            "Answers of the quota store, each to all questions sent together.",
-            store.round_trips,
-        ),
-        ("leno_quota_store_granted", "Requests that the quota store granted to this node.", store.granted),
-        ("leno_quota_store_returned", "Granted requests that this node gave back unused.", store.returned),
-        ("leno_quota_store_refused", "Requests refused because the quota store did not answer.", store.refused),
+fn collect_store(exposition: &mut Exposition, store: &StoreFigures) {
+    exposition.family(&families::QUOTA_STORE_UP).sample([""; 0], store.answers);
+    let questions = [(["answered"], store.answered), (["failed"], store.failed)];
+    exposition.family(&families::QUOTA_STORE_QUESTIONS).samples(questions);
+    exposition.family(&families::QUOTA_STORE_SECONDS).sample([""; 0], store.seconds);
+    for (family, count) in [
+        (&families::QUOTA_STORE_ANSWERS, store.round_trips),
+        (&families::QUOTA_STORE_GRANTED, store.granted),
+        (&families::QUOTA_STORE_RETURNED, store.returned),
+        (&families::QUOTA_STORE_REFUSED, store.refused),
     ] {
-        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        metric.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        exposition.family(family).sample([""; 0], count);
     }
-    Ok(())
 }
 
-fn counters<'a, K: 'a, V: prometheus_client::encoding::EncodeLabelValue, const N: usize>(
-    encoder: &mut DescriptorEncoder,
-    name: &str,
-    help: &str,
-    counts: impl Iterator<Item = (&'a K, &'a u64)>,
-    labels: impl Fn(&K) -> [(&'static str, V); N],
-) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (key, count) in counts {
-        family.encode_family(&labels(key))?.encode_counter::<NoLabelSet, _, u64>(count, None)?;
-    }
-    Ok(())
+/// The side of an exchange whose policies decided.
+fn side(outbound: bool) -> &'static str {
+    if outbound { "outbound" } else { "inbound" }
 }
 
-fn histogram<const N: usize>(encoder: &mut MetricEncoder, histogram: &Histogram<N>, bounds: &[f64]) -> fmt::Result {
+fn buckets<const N: usize>(histogram: &Histogram<N>, bounds: &[f64]) -> impl Iterator<Item = Bucket<'static>> {
     let bounds = bounds.iter().copied().chain([f64::INFINITY]);
-    let buckets: Vec<(f64, u64)> = bounds.zip(histogram.counts).collect();
-    encoder.encode_histogram::<NoLabelSet>(histogram.sum, histogram.counts.iter().sum(), &buckets, None)
+    bounds.zip(histogram.counts).map(|(bound, count)| Bucket { bound, count, exemplar: None })
 }

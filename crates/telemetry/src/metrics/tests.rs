@@ -1,13 +1,12 @@
 use super::*;
+use crate::exposition::Exposition;
 use crate::request_line::RequestLine;
 use crate::testing::observed;
 
 fn exposition(metrics: &Metrics) -> String {
-    metrics.encode(
-        "orders.example",
-        Gauges { entries: Entries { counters: 3, ..Entries::default() }, log_lines_dropped: 2, spans_dropped: 0 },
-        Vec::new(),
-    )
+    let entries = Entries { counters: 3, ..Entries::default() };
+    let gauges = Gauges { entries, log_lines_dropped: 2, spans_dropped: 0 };
+    Exposition::default().with(&metrics.scrape("orders.example", gauges)).finish()
 }
 
 /// The value of the one sample of this name with all of these labels.
@@ -16,7 +15,8 @@ fn sample(text: &str, name: &str, labels: &[&str]) -> f64 {
         line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
             && labels.iter().all(|label| line.contains(label))
     };
-    let found: Vec<&str> = text.lines().filter(is_it).collect();
+    let lines = text.lines().map(|line| line.split(" # ").next().unwrap_or(line));
+    let found: Vec<&str> = lines.filter(is_it).collect();
     let [line] = &found[..] else { panic!("{name} {labels:?}: {found:?}") };
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
@@ -161,4 +161,36 @@ fn rule_names_are_escaped() {
     metrics.shard().observe(&hop);
     let text = exposition(&metrics);
     assert!(text.contains(r#"rule="a\"b\\c\nd""#), "{text}");
+}
+
+#[test]
+fn buckets_have_the_latest_sampled_trace() {
+    let metrics = Metrics::default();
+    let traced = |trace_id: u128, sampled, after_ms, lasted_ms| {
+        let mut hop = observed();
+        if let Some(plan) = &mut hop.trace {
+            (plan.context.trace_id, plan.context.sampled) = (trace_id, sampled);
+        }
+        hop.started_at += Duration::from_millis(after_ms);
+        hop.ended = hop.started + Duration::from_millis(lasted_ms);
+        hop
+    };
+    let (one, other) = (metrics.shard(), metrics.shard());
+    one.observe(&traced(1, true, 0, 20));
+    one.observe(&traced(2, true, 10, 20));
+    one.observe(&traced(3, false, 20, 20));
+    other.observe(&traced(4, true, 5, 20));
+    other.observe(&traced(5, true, 30, 70));
+    other.observe(&ExchangeRecord { trace: None, ..observed() });
+    let text = exposition(&metrics);
+    let exemplars: Vec<&str> = text.lines().filter_map(|line| line.split_once(" # ")).map(|(_, of)| of).collect();
+    assert_eq!(
+        exemplars,
+        [
+            "{trace_id=\"00000000000000000000000000000002\"} 20.0 1700000000.153",
+            "{trace_id=\"00000000000000000000000000000005\"} 70.0 1700000000.223",
+        ]
+    );
+    assert!(text.contains("le=\"25.0\"} 5 # "), "{text}");
+    assert!(text.contains("le=\"100.0\"} 6 # "), "{text}");
 }

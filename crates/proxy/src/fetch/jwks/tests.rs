@@ -6,6 +6,8 @@ use leno_files::FileAccess;
 use leno_model::JwksFetch;
 use leno_policy::spec::{Algorithm, Issuer, KeyId, TokenSource};
 use leno_runtime::client::{CaFile, ClientError};
+use leno_telemetry::exposition::Exposition;
+use leno_testkit::eventually_async;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
@@ -205,6 +207,30 @@ async fn an_unknown_key_has_the_set_fetched_again() {
     unknown.report(&"shop/others".parse().unwrap());
     unknown.report(&"shop/orders".parse().unwrap());
     assert_eq!(kids(&updates.recv().await.unwrap().1), ["two"]);
+}
+
+#[tokio::test]
+async fn metrics_have_the_states_of_key_sets() {
+    let server = Server::start(&[ok(&key_set("one")), "HTTP/1.1 503 Busy\r\n\r\n".to_owned()]).await;
+    let reports = Arc::new(KeySetReports::default());
+    let (fetcher, mut updates) = JwksFetcher::start(reports.clone(), guard(), FAST);
+    let has = |namespace: &str, state: &str, count: u64| {
+        let sample = format!("leno_key_sets{{namespace=\"{namespace}\",state=\"{state}\"}} {count}\n");
+        let reports = reports.clone();
+        async move {
+            eventually_async(&sample, || Exposition::default().with(&reports.counts).finish().contains(&sample)).await
+        }
+    };
+    fetcher.follow(config("others/orders", "http://127.0.0.1:1/keys"));
+    fetcher.follow(config("shop/orders", &server.url));
+    updates.recv().await.unwrap();
+    has("shop", "current", 1).await;
+    has("others", "missing", 1).await;
+    reports.report(&"shop/orders".parse().unwrap());
+    has("shop", "stale", 1).await;
+    fetcher.forget(&"others/orders".parse().unwrap());
+    eventually_async("others to be gone", || !Exposition::default().with(&reports.counts).finish().contains("others"))
+        .await;
 }
 
 #[tokio::test]

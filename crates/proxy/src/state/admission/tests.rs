@@ -43,10 +43,7 @@ fn each_listener_has_its_bound_and_the_node_has_one() {
     assert!(is_closed(&gateway[1].0) && !is_closed(&outbound[0].0), "the oldest of all");
     drop((gateway, outbound));
     assert_eq!(admission.lock().entries.len(), 2);
-    let mut text = String::new();
-    let mut registry = prometheus_client::registry::Registry::default();
-    registry.register_collector(Box::new(admission.scrape()));
-    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    let text = leno_telemetry::exposition::Exposition::default().with(&admission.scrape()).finish();
     assert!(text.contains("leno_connections_closed_total{listener=\"gateway\",bound=\"listener\"} 1"), "{text}");
     assert!(text.contains("leno_connections_closed_total{listener=\"outbound\",bound=\"descriptors\"} 1"), "{text}");
     assert!(text.contains("leno_connections{listener=\"gateway\"} 1"), "{text}");

@@ -10,11 +10,9 @@
 use leno_model::ExtensionInstances;
 use leno_model::FunctionId;
 use leno_sandbox::extension::MOST_INSTANCES;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::metrics::MetricType;
+use leno_telemetry::exposition::{Collector, Exposition};
+use leno_telemetry::families;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -223,17 +221,11 @@ impl State {
 pub struct Scrape(BTreeMap<Box<str>, [i64; 2]>);
 
 impl Collector for Scrape {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        for (index, name, help) in [
-            (0, "leno_extension_instances", "Instances of extensions that are kept for responses."),
-            (1, "leno_extension_waiting_requests", "Requests that wait for an instance of an extension."),
-        ] {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for (namespace, counts) in &self.0 {
-                family.encode_family(&[("namespace", &**namespace)])?.encode_gauge(&counts[index])?;
-            }
+    fn collect(&self, exposition: &mut Exposition) {
+        for (index, family) in [&families::EXTENSION_INSTANCES, &families::EXTENSION_WAITING].into_iter().enumerate() {
+            let counts = self.0.iter().map(|(namespace, counts)| ([namespace], counts[index]));
+            exposition.family(family).samples(counts);
         }
-        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
 //! Reports between the pipeline, the fetcher of key sets, and listings.
 
+use super::key_set_counts::KeySetCounts;
 use leno_model::FunctionId;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,6 +14,8 @@ pub struct KeySetReports {
     reported: Notify,
     /// The last failure of each key set, by function and URL.
     failures: Mutex<BTreeMap<(FunctionId, String), String>>,
+    /// The states of all key sets.
+    pub counts: KeySetCounts,
 }
 
 /// A key set whose last fetch failed.

@@ -15,7 +15,7 @@ fn a_program_that_is_not_loaded_denies() {
     let judgement = told.judgement.unwrap();
     assert_eq!(judgement.verdict, "error");
     assert!(judgement.clause.contains("serialize buffer is full"), "{}", judgement.clause);
-    let text = bench.telemetry.metrics_text(bench.policy_state.entries(), Vec::new());
+    let text = bench.telemetry.exposition(bench.policy_state.entries()).finish();
     let fault = r#"leno_sandbox_faults_total{function="shop/orders",direction="inbound",fault="not_loaded"} 1"#;
     assert!(text.contains(fault), "{text}");
 }

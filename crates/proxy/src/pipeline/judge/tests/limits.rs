@@ -203,7 +203,7 @@ fn a_limit_without_capacity_says_so_and_goes_on() {
     let over = ((1 << 40) - now_ms % (1 << 40)).div_ceil(1000);
     assert!(over.abs_diff(wait) < 3600, "when the window is over: {wait}, {over}");
     assert_eq!((told.quotas[0].remaining, told.quotas[0].shared), (None, true));
-    let text = bench.telemetry.metrics_text(bench.policy_state.entries(), Vec::new());
+    let text = bench.telemetry.exposition(bench.policy_state.entries()).finish();
     for line in [
         r#"leno_rate_limit_overflow_total{function="shop/orders",limit="p/rateLimits/2"} 2"#,
         r#"leno_rate_limit_counters{function="shop/orders",limit="p/rateLimits/2"} "#,
