@@ -32,7 +32,7 @@ program=target/$triple/$PROFILE/leno
 say "collecting files"
 rm -rf "$place"
 mkdir -p "$root"/usr/{bin,share/man/man1,share/doc/leno,share/bash-completion/completions,share/zsh/vendor-completions,share/fish/vendor_completions.d} \
-  "$root"/usr/lib/systemd/system "$root"/etc/leno
+  "$root"/usr/lib/systemd/system "$root"/usr/share/leno/{grafana,prometheus} "$root"/etc/leno
 install -m 0755 "$program" "$root/usr/bin/leno"
 strip "$root/usr/bin/leno"
 "$root/usr/bin/leno" completions bash >"$root/usr/share/bash-completion/completions/leno"
@@ -42,6 +42,8 @@ strip "$root/usr/bin/leno"
 gzip -9n "$root"/usr/share/man/man1/*.1
 install -m 0644 packaging/systemd/*.service "$root/usr/lib/systemd/system"
 install -m 0640 packaging/*.env "$root/etc/leno"
+install -m 0644 packaging/grafana/*.json "$root/usr/share/leno/grafana"
+install -m 0644 packaging/prometheus/rules.yaml "$root/usr/share/leno/prometheus"
 install -m 0644 LICENSE README.md CHANGELOG.md SECURITY.md "$root/usr/share/doc/leno"
 install -m 0644 target/ui/licences.txt "$root/usr/share/doc/leno/dashboard-licences.txt"
 

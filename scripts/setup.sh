@@ -4,7 +4,7 @@
 #
 # usage: scripts/setup.sh [checks]
 #
-# checks: also what tests and lints need. Among those are servers (etcd, Redis, a registry), which Debian starts where systemd runs.
+# checks: also what tests and lints need. Among those are servers (etcd, Redis, Prometheus, a registry), which Debian starts where systemd runs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -39,6 +39,9 @@ if [ "${1:-}" = checks ]; then
   need etcdctl etcd-client
   # A database that tests talk to through the mesh.
   need redis-server redis-server
+  # What loads the rules and dashboards, in tests.
+  need prometheus prometheus
+  need promtool prometheus
   # Example extensions, which tests build and run.
   need clang++ clang
   need wasm-ld lld

@@ -31,6 +31,7 @@ mod importing;
 mod imports;
 mod jails;
 mod jobs;
+mod monitoring;
 mod moves;
 mod nodes;
 mod outside;
