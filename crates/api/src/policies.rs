@@ -176,7 +176,7 @@ spec:
 ---
 apiVersion: leno.dev/v1alpha1
 kind: Policy
-metadata: {name: later, namespace: demo}
+metadata: {name: strict, namespace: demo}
 spec:
   functions: [shop]
   mode: audit
