@@ -245,3 +245,55 @@ impl fmt::Display for Escaped<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    static FAMILY: Family<2> = Family(Definition {
+        name: "leno_example_bytes",
+        kind: Kind::Counter,
+        labels: &["function", "reason"],
+        help: "An example.",
+    });
+
+    /// The labels of a sample, read as the text format of OpenMetrics 1.0 says.
+    fn labels(line: &str) -> Vec<(String, String)> {
+        let mut rest = line.strip_prefix("leno_example_bytes_total").unwrap();
+        let mut found = Vec::new();
+        while let Some(begun) = rest.strip_prefix(['{', ',']) {
+            let (name, text) = begun.split_once("=\"").unwrap();
+            let (mut value, mut characters) = (String::new(), text.chars());
+            loop {
+                match characters.next().unwrap() {
+                    '"' => break,
+                    '\\' => value.push(match characters.next().unwrap() {
+                        'n' => '\n',
+                        other => other,
+                    }),
+                    other => value.push(other),
+                }
+            }
+            found.push((name.to_owned(), value));
+            rest = characters.as_str();
+        }
+        assert!(rest == " 7" || rest == "} 7", "{rest:?}");
+        found
+    }
+
+    proptest! {
+        #[test]
+        fn values_of_labels_are_read_back_as_they_were(values in any::<[String; 2]>()) {
+            let mut exposition = Exposition::default();
+            exposition.family(&FAMILY).sample([&values[0], &values[1]], 7u64);
+            let text = exposition.finish();
+            let lines: Vec<&str> = text.split('\n').collect();
+            let head = ["# HELP leno_example_bytes An example.", "# TYPE leno_example_bytes counter", "# UNIT leno_example_bytes bytes"];
+            prop_assert_eq!(&lines[..3], &head[..]);
+            prop_assert_eq!(&lines[4..], &["# EOF", ""][..], "one line for a sample: {}", text);
+            let given = FAMILY.0.labels.iter().map(|name| (*name).to_owned()).zip(values);
+            prop_assert_eq!(labels(lines[3]), given.filter(|(_, value)| !value.is_empty()).collect::<Vec<_>>());
+        }
+    }
+}
