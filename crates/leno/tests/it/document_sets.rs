@@ -173,7 +173,7 @@ fn a_check_for_a_control_plane_says_what_one_refuses() {
     control.write("set/b.yaml", &format!("{quota}---\n{}", function("second", "a")));
     let full = control.leno(&["check", "--for", "control", "set"]);
     assert_eq!(full.status.code(), Some(2), "{full:?}");
-    assert!(errors(&full).contains("the namespace a: "), "{full:?}");
+    assert!(errors(&full).contains("set/b.yaml:6:1: the namespace `a`: its documents need 2"), "{full:?}");
 
     fs::remove_file(control.path("set/b.yaml")).unwrap();
     let fine = control.leno(&["check", "--for", "control", "set"]);
