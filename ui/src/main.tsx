@@ -1,7 +1,9 @@
+import { effect } from "@preact/signals";
 import { render } from "preact";
+import { signedOut } from "./api/client";
 import { startStream } from "./api/stream";
 import { App } from "./app";
-import { loadMesh, followAlerts } from "./mesh-state";
+import { followAlerts, loadMesh, mesh } from "./mesh-state";
 import { startRouter } from "./router";
 import { startTheme } from "./theme";
 import "./style/index.css";
@@ -10,6 +12,10 @@ startTheme();
 startRouter();
 startStream();
 followAlerts();
+// The next user of this browser must not find the mesh of the last one: it goes with the document.
+effect(() => {
+  if (signedOut.value !== null && mesh.peek() !== null) location.reload();
+});
 // The shell shows why, if there is no answer.
 loadMesh().catch(() => undefined);
 

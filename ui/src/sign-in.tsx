@@ -1,6 +1,5 @@
 import { useState } from "preact/hooks";
-import { send, signedOut } from "./api/client";
-import { loadMesh } from "./mesh-state";
+import { send } from "./api/client";
 import { Password } from "./parts/field";
 import { Text } from "./parts/text";
 
@@ -30,9 +29,8 @@ function TokenForm() {
     setError("");
     try {
       await send("POST", "session", { token: token.trim() });
-      setToken("");
-      signedOut.value = null;
-      await loadMesh();
+      // As on the first visit: nothing is left of an earlier session.
+      location.reload();
     } catch (failure) {
       setError(failure instanceof Error ? failure.message : String(failure));
     }

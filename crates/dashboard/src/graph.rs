@@ -1,7 +1,7 @@
 //! The graph of a mesh's calls: permitted ones, their traffic, and calls that are refused.
 
-use crate::mesh::{Function, Mesh};
-use leno_telemetry::destinations::{DestinationKind, RefusedDestination};
+use crate::mesh::{Function, Mesh, Refusal};
+use leno_telemetry::destinations::DestinationKind;
 use leno_telemetry::metrics::{DURATION_BOUNDS, Edge as Counts};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -204,18 +204,16 @@ fn sums(before: Option<&Mesh>, now: &Mesh) -> BTreeMap<(String, String), Sum> {
 fn refused(before: Option<&Mesh>, now: &Mesh) -> BTreeMap<(String, String), u64> {
     let counts = |mesh: &Mesh| {
         let mut counts: BTreeMap<(String, String), u64> = BTreeMap::new();
-        let is_name = |refused: &RefusedDestination| refused.destination.asked == DestinationKind::Name;
-        let place = |refused: &RefusedDestination| (refused.function.clone(), refused.destination.host.clone());
-        let reached: BTreeSet<_> = mesh.refused.iter().filter(|refused| !is_name(refused)).map(place).collect();
-        for refused in &mesh.refused {
-            let destination = &refused.destination;
+        let is_name = |refusal: &Refusal| refusal.asked == DestinationKind::Name;
+        let reached: BTreeSet<(&str, &str)> =
+            mesh.refusals.iter().filter(|refusal| !is_name(refusal)).map(Refusal::place).collect();
+        for refusal in &mesh.refusals {
             // Before a refused connection, its name was asked for. In a jail, the name of no callee has
             // no address, so there is no connection.
-            if destination.callee.is_none() && !(is_name(refused) && reached.contains(&place(refused))) {
-                let host = destination
-                    .port
-                    .map_or_else(|| destination.host.clone(), |port| format!("{}:{port}", destination.host));
-                *counts.entry((refused.function.to_string(), host)).or_default() += destination.count;
+            if refusal.callee.is_none() && !(is_name(refusal) && reached.contains(&refusal.place())) {
+                let host = &refusal.host;
+                let host = refusal.port.map_or_else(|| host.clone(), |port| format!("{host}:{port}"));
+                *counts.entry((refusal.function.clone(), host)).or_default() += refusal.count;
             }
         }
         counts

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 const LONGEST: Duration = Duration::from_secs(900);
 /// Two looks of this age are at least a tenth of it apart, so there are a few dozen.
 const STEPS: u32 = 10;
-/// Most edges in all looks. Of a large mesh there are fewer looks.
-const EDGES: usize = 50_000;
+/// Most counts, of edges and of refusals, in all looks. Of a large mesh there are fewer looks.
+const COUNTS: usize = 50_000;
 
 /// Looks, oldest first.
 #[derive(Default)]
@@ -20,8 +20,7 @@ impl History {
     pub(crate) fn push(&mut self, mesh: Mesh) {
         let now = mesh.at;
         if let Some(last) = self.0.back_mut() {
-            // Rates are differences of counts alone.
-            last.functions = Vec::new();
+            last.keep_counts();
         }
         self.0.push_back(mesh);
         while self.0.len() > 1 && age(now, &self.0[1]) >= LONGEST {
@@ -36,7 +35,7 @@ impl History {
                 false => index += 1,
             }
         }
-        while self.0.len() > 3 && self.0.iter().map(|look| look.edges.len()).sum::<usize>() > EDGES {
+        while self.0.len() > 3 && self.0.iter().map(Mesh::counts).sum::<usize>() > COUNTS {
             self.0.remove(1);
         }
     }
@@ -61,9 +60,11 @@ fn age(now: Instant, mesh: &Mesh) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mesh::Refusal;
+    use serde_json::json;
 
     fn look(at: Instant) -> Mesh {
-        Mesh { at, functions: Vec::new(), edges: Vec::new(), refused: Vec::new(), missing: Vec::new() }
+        Mesh { at, functions: Vec::new(), edges: Vec::new(), refusals: Vec::new(), missing: Vec::new() }
     }
 
     #[test]
@@ -82,6 +83,22 @@ mod tests {
             }
         }
         assert!(age(now, &history.0[0]) < LONGEST * 5 / 4);
+    }
+
+    #[test]
+    fn looks_at_a_mesh_with_many_refusals_are_fewer() {
+        let (mut history, begin) = (History::default(), Instant::now());
+        let refusal = json!({
+            "function": "shop/web", "asked": "name", "host": "outside.example", "port": null, "callee": null, "count": 1,
+        });
+        let refusals: Vec<Refusal> = vec![serde_json::from_value(refusal).unwrap(); COUNTS / 10];
+        for second in 0..100 {
+            let at = begin + Duration::from_secs(second);
+            history.push(Mesh { refusals: refusals.clone(), missing: vec!["one".to_owned()], ..look(at) });
+        }
+        assert_eq!(history.0.len(), 10);
+        assert_eq!(history.0.iter().map(|look| look.missing.len()).sum::<usize>(), 1, "of the latest look alone");
+        assert!(history.before(LONGEST).is_some_and(|look| look.at == begin));
     }
 
     #[test]

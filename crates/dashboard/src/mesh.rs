@@ -1,6 +1,6 @@
 //! One look at a mesh: its functions, and counts since each node started.
 
-use leno_telemetry::destinations::RefusedDestination;
+use leno_telemetry::destinations::DestinationKind;
 use leno_telemetry::metrics::Edge;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -15,10 +15,47 @@ pub struct Mesh {
     pub functions: Vec<Function>,
     /// Exchanges by caller and callee.
     pub edges: Vec<Edge>,
-    /// Refused destinations.
-    pub refused: Vec<RefusedDestination>,
+    /// Refusals of destinations.
+    pub refusals: Vec<Refusal>,
     /// Nodes that did not answer, and why.
     pub missing: Vec<String>,
+}
+
+/// A destination that a function was refused, as `/destinations` of a node or `/v1/destinations` of a
+/// control plane lists it. Methods and paths are left out, since looks are kept.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Refusal {
+    /// The function that asked: `namespace/name`.
+    pub function: String,
+    /// How the function tried to reach it.
+    pub asked: DestinationKind,
+    /// Host or address.
+    pub host: String,
+    /// Port; `None`: the function only looked its name up.
+    pub port: Option<u16>,
+    /// The callee, if the function may call it, but its policies refused.
+    pub callee: Option<String>,
+    /// How often it was refused.
+    pub count: u64,
+}
+
+impl Refusal {
+    /// Who asked, and for which host.
+    pub(crate) fn place(&self) -> (&str, &str) {
+        (&self.function, &self.host)
+    }
+}
+
+impl Mesh {
+    /// Forgets all but counts: rates are differences of them alone.
+    pub(crate) fn keep_counts(&mut self) {
+        (self.functions, self.missing) = Default::default();
+    }
+
+    /// Number of counts.
+    pub(crate) fn counts(&self) -> usize {
+        self.edges.len() + self.refusals.len()
+    }
 }
 
 /// A function or an external service, as `/functions` of a node or `/v1/functions` of a control

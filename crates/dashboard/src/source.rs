@@ -37,6 +37,11 @@ pub trait Source: Send + Sync + 'static {
     /// answer.
     async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, Bytes), String>;
 
+    /// Whose share of sessions and streams its pages take.
+    fn tenant(&self) -> String {
+        String::new()
+    }
+
     /// Whether its credentials are still valid, as far as this process knows.
     fn is_valid(&self) -> bool {
         true
@@ -174,7 +179,7 @@ impl dyn Source {
             at,
             functions: read(Value::Array(functions), "the rows of functions")?,
             edges: read(Value::Array(edges.rows), "the rows of edges")?,
-            refused: read(Value::Array(refused.rows), "the rows of destinations")?,
+            refusals: read(Value::Array(refused.rows), "the rows of destinations")?,
             missing,
         })
     }

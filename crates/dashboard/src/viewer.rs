@@ -34,6 +34,8 @@ const STREAMS: usize = 16;
 /// The shared answers of one source.
 pub(crate) struct Viewer {
     pub(crate) source: Arc<dyn Source>,
+    /// The source's tenant.
+    pub(crate) tenant: String,
     /// Permits for streams.
     pub(crate) streams: Arc<Semaphore>,
     graphs: Mutex<Graphs>,
@@ -85,6 +87,7 @@ pub(crate) struct FlowBatch {
 impl Viewer {
     pub(crate) fn new(source: Arc<dyn Source>) -> Self {
         Self {
+            tenant: source.tenant(),
             source,
             streams: Arc::new(Semaphore::new(STREAMS)),
             graphs: Mutex::default(),

@@ -9,6 +9,7 @@ mod error;
 mod guard;
 mod listener;
 mod sessions;
+mod shares;
 mod stream;
 
 pub use assets::has_page;
@@ -17,6 +18,7 @@ pub use listener::serve;
 pub use sessions::{NoRandomness, OneTimeToken};
 
 use self::sessions::Sessions;
+use self::shares::Streams;
 use crate::source::Source;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
@@ -24,10 +26,6 @@ use axum::routing::{get, post};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
-
-/// Most streams of all pages.
-const STREAMS: usize = 64;
 
 /// The path of the page: begins and ends with `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,14 +87,14 @@ pub struct Options {
 pub struct Dashboard {
     options: Options,
     sessions: Arc<Sessions>,
-    streams: Arc<Semaphore>,
+    streams: Arc<Streams>,
 }
 
 impl Dashboard {
     /// A server without sessions.
     pub fn new(options: Options) -> Result<Arc<Self>, NoRandomness> {
         let sessions = Sessions::new(&options.base, options.secure)?;
-        Ok(Arc::new(Self { options, sessions, streams: Arc::new(Semaphore::new(STREAMS)) }))
+        Ok(Arc::new(Self { options, sessions, streams: Arc::default() }))
     }
 
     /// Its paths.

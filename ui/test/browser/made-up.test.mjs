@@ -180,6 +180,43 @@ test("a session begins with a token, below any path", async () => {
   });
 });
 
+test("nothing of a session is left for the next one", async () => {
+  await shown("shop", { server: { signIn: "token" } }, async (page, server) => {
+    const signIn = async () => {
+      await page.getByLabel("Token").fill("secret");
+      await page.getByRole("button", { name: "Sign in" }).click();
+      await page.getByRole("button", { name: "Sign out" }).waitFor();
+    };
+    const ends = {
+      "by its user": () => page.getByRole("button", { name: "Sign out" }).click(),
+      "by the server": () => {
+        server.state.signedIn = false;
+        return page.getByRole("link", { name: "Nodes" }).click();
+      },
+    };
+    for (const [how, end] of Object.entries(ends)) {
+      server.state.silent = false;
+      await signIn();
+      await page.locator(".node").first().waitFor();
+      await page.locator(".views .count").waitFor();
+      await page.evaluate(() => (globalThis.former = true));
+      await end();
+      // Whatever the next session shows now is of the last one.
+      server.state.silent = true;
+      await page.getByLabel("Token").waitFor();
+      assert.doesNotMatch(await page.title(), /test/, how);
+      await signIn();
+      await page.getByRole("link", { name: "Graph" }).click();
+      await page.getByRole("heading", { name: "Graph", exact: true }).waitFor();
+      await settled(() => server.state.streams === 1);
+      assert.equal(await page.locator(".node, .views .count").count(), 0, how);
+      assert.equal(await page.evaluate(() => globalThis.former), undefined, how);
+      await page.getByRole("button", { name: "Sign out" }).click();
+      await page.getByLabel("Token").waitFor();
+    }
+  });
+});
+
 test("a page has one stream, comes back after a loss, and none while it is hidden", async () => {
   const server = await start(PAGE, "shop");
   const { page, close } = await open(browser, server.address);

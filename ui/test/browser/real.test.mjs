@@ -17,9 +17,18 @@ after(async () => {
 });
 
 test("the page paints", async () => {
-  const paint = await opened.page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0]?.startTime);
-  console.log(`first paint after ${Math.round(paint)} ms`);
-  assert.ok(paint > 0);
+  const { page } = opened;
+  const paint = async () => {
+    await page.waitForFunction(() => performance.getEntriesByName("first-contentful-paint").length > 0);
+    return page.evaluate(() => Math.round(performance.getEntriesByName("first-contentful-paint")[0].startTime));
+  };
+  const redirected = await paint();
+  const plain = [];
+  for (let round = 0; round < 5; round += 1) {
+    await page.reload();
+    plain.push(await paint());
+  }
+  console.log(`first paint after ${redirected} ms with the token's redirect, and ${plain} ms without it`);
 });
 
 test("a denied request is found and explained within five clicks", async () => {

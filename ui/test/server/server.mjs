@@ -15,12 +15,12 @@ const TYPES = {
   css: "text/css; charset=utf-8",
 };
 
-/** `options.signIn`: `token` or `command`, as if there were no session. */
+/** `options.signIn`: `token` or `command`, as if there were no session. While `state.silent`, streams have no events. */
 export async function start(folder, which = "shop", { port = 0, base = "/", signIn = null } = {}) {
   const words = which === "hostile" ? graphs.HOSTILE.markup + graphs.HOSTILE.bidi + graphs.HOSTILE.long : "";
   const graph = which === "large" ? graphs.large(200) : which === "hostile" ? graphs.hostile() : graphs.shop();
   const isHostile = which === "hostile";
-  const state = { signedIn: signIn === null, streams: 0, opened: 0 };
+  const state = { signedIn: signIn === null, silent: false, streams: 0, opened: 0 };
   const server = createServer(
     (request, response) => void answer(request, response).catch((error) => response.destroy(error)),
   );
@@ -98,6 +98,7 @@ export async function start(folder, which = "shop", { port = 0, base = "/", sign
       ...(words ? [] : [requests.denied()]),
     ];
     const tell = () => {
+      if (state.silent) return;
       if (isHostile) event("problem", { error: words });
       if (window) event("graph", { ...graph, window: Number(window) });
       if (topics.includes("flows")) event("flows", { flows: flows(), missed: 0 });

@@ -39,13 +39,15 @@ pub fn page(service: &Arc<Service>, url: &str) -> Result<Page> {
     let url_host = url.parse().ok().and_then(|url: axum::http::Uri| url.host().map(str::to_lowercase));
     let (service, url) = (service.clone(), Arc::<str>::from(url));
     let source_of = move |token: &str| {
+        let caller = service.caller(Some(token), "").ok()?;
         let bearer = TokenBearer {
             service: service.clone(),
             api: api.clone(),
             url: url.clone(),
             token: Zeroizing::new(token.to_owned()),
+            tenant: caller.tenant(),
         };
-        bearer.is_valid().then(|| Arc::new(bearer) as Arc<dyn Source>)
+        Some(Arc::new(bearer) as Arc<dyn Source>)
     };
     let options = Options {
         base: BASE.parse()?,
@@ -81,6 +83,7 @@ struct TokenBearer {
     api: Router,
     url: Arc<str>,
     token: Zeroizing<String>,
+    tenant: String,
 }
 
 #[async_trait]
@@ -91,6 +94,10 @@ impl Source for TokenBearer {
 
     fn name(&self) -> String {
         self.url.to_string()
+    }
+
+    fn tenant(&self) -> String {
+        self.tenant.clone()
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, Bytes), String> {

@@ -34,7 +34,7 @@ fn mesh(seconds: u64, start: Instant, edges: Vec<Counts>) -> Mesh {
         {"function": "shop/pay", "external": true, "callees": []},
     ]);
     let functions = serde_json::from_value(functions).unwrap();
-    Mesh { at: start + Duration::from_secs(seconds), functions, edges, refused: Vec::new(), missing: Vec::new() }
+    Mesh { at: start + Duration::from_secs(seconds), functions, edges, refusals: Vec::new(), missing: Vec::new() }
 }
 
 fn edge<'a>(graph: &'a Graph, source: &str, target: &str) -> &'a Edge {
@@ -99,7 +99,7 @@ fn what_is_tried_and_refused_is_told_from_what_is_permitted() {
         {"function": "shop/web", "asked": "name", "host": "jailed.example", "port": null, "callee": null, "count": 2, "methods": [], "paths": []},
     ]);
     let mut now = mesh(0, start, vec![counts("a", "outbound", ("shop/web", "shop/cart"), (3, 3, 0))]);
-    now.refused = serde_json::from_value(refused).unwrap();
+    now.refusals = serde_json::from_value(refused).unwrap();
     let graph = Graph::between(None, &now);
     assert_eq!(edge(&graph, "shop/web", "shop/cart").status, EdgeStatus::Refused);
     let tried = edge(&graph, "shop/web", "evil.example:443");

@@ -29,6 +29,9 @@ pub async fn serve(router: Router, listener: TcpListener) {
                 continue;
             }
         };
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "an event may wait until the browser acknowledges the one before");
+        }
         if let Err(error) = set_tcp_user_timeout(&stream, UNREAD_MS) {
             tracing::debug!(%error, "a client that reads nothing may keep its connection");
         }

@@ -2,6 +2,7 @@
 
 use super::Base;
 use super::error::WebError;
+use super::shares::largest_share;
 use crate::source::Source;
 use crate::viewer::Viewer;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -16,8 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// Most sessions, and most of one credential. Beyond the latter, the one that is idle longest ends.
+/// Most sessions, most of one tenant, and most of one credential. Beyond the latter two, the one that
+/// is idle longest ends; beyond the first, that of the tenant with the most.
 const SESSIONS: usize = 256;
+const OF_TENANT: usize = 32;
 const OF_CREDENTIAL: usize = 16;
 /// A session without requests ends after this time.
 const IDLE: Duration = Duration::from_secs(12 * 3600);
@@ -107,16 +110,11 @@ impl Sessions {
         let (id, credential) = (hash(&value), hash(credential));
         let mut open = self.lock();
         open.retain(|_, entry| entry.goes_on());
-        let of_credential = open.iter().filter(|(_, entry)| entry.credential == credential);
-        let viewer = of_credential.clone().next().map(|(_, entry)| entry.viewer.clone());
-        let longest_idle = of_credential.clone().min_by_key(|(_, entry)| entry.used).map(|(id, _)| *id);
-        if let Some(longest_idle) = longest_idle.filter(|_| of_credential.count() >= OF_CREDENTIAL) {
-            open.remove(&longest_idle);
-        }
-        if open.len() >= SESSIONS {
-            return Err(WebError::TooMany("there are too many sessions; sign out elsewhere"));
-        }
+        let viewer = open.values().find(|entry| entry.credential == credential).map(|entry| entry.viewer.clone());
         let viewer = viewer.unwrap_or_else(|| Arc::new(Viewer::new(source)));
+        end_beyond(&mut open, OF_CREDENTIAL, |entry| entry.credential == credential);
+        end_beyond(&mut open, OF_TENANT, |entry| entry.viewer.tenant == viewer.tenant);
+        end_beyond(&mut open, SESSIONS, |_| true);
         open.insert(id, Entry { viewer: viewer.clone(), credential, used: Instant::now() });
         drop(open);
         tokio::spawn(self.clone().watch(id));
@@ -170,6 +168,17 @@ impl Sessions {
     }
 }
 
+/// Makes room for another one of the sessions that count among so many: the one that is idle longest
+/// ends, of the tenant with the most.
+fn end_beyond(open: &mut HashMap<Hash, Entry>, most: usize, counts: impl Fn(&Entry) -> bool) {
+    let entries = open.iter().filter(|(_, entry)| counts(entry));
+    if entries.clone().count() >= most
+        && let Some((id, _)) = largest_share(entries.map(|(id, entry)| (*id, &*entry.viewer.tenant, entry.used)))
+    {
+        open.remove(&id);
+    }
+}
+
 impl Entry {
     /// Whether it is not idle for too long, and its credential is valid.
     fn goes_on(&self) -> bool {
@@ -180,6 +189,10 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::SourceKind;
+    use async_trait::async_trait;
+    use axum::body::Bytes;
+    use axum::http::{Method, StatusCode};
 
     #[test]
     fn a_token_is_spent_by_its_bearer_alone() {
@@ -189,6 +202,70 @@ mod tests {
             assert!(!token.spend(wrong), "{wrong}");
         }
         assert!(token.spend(&text) && !token.spend(&text));
+    }
+
+    /// The bearer of a tenant's token.
+    struct Bearer(&'static str);
+
+    #[async_trait]
+    impl Source for Bearer {
+        fn kind(&self) -> SourceKind {
+            SourceKind::ControlPlane
+        }
+
+        fn name(&self) -> String {
+            "the test".to_owned()
+        }
+
+        fn tenant(&self) -> String {
+            self.0.to_owned()
+        }
+
+        async fn exchange(&self, _: Method, _: &str, _: Bytes) -> Result<(StatusCode, Bytes), String> {
+            Err("there is no answer".to_owned())
+        }
+    }
+
+    struct Server(Arc<Sessions>);
+
+    impl Server {
+        fn new() -> Self {
+            Self(Sessions::new(&"/".parse().unwrap(), false).unwrap())
+        }
+
+        /// Begins a session, and returns its cookie.
+        fn sign_in(&self, tenant: &'static str, token: usize) -> HeaderMap {
+            let cookie = self.0.begin(&format!("{tenant} {token}"), Arc::new(Bearer(tenant))).unwrap();
+            HeaderMap::from_iter([(COOKIE, cookie.parse().unwrap())])
+        }
+
+        fn knows(&self, cookie: &HeaderMap) -> bool {
+            self.0.find(cookie).is_some()
+        }
+    }
+
+    #[tokio::test]
+    async fn the_tokens_of_one_tenant_take_its_share_alone() {
+        let server = Server::new();
+        let admin = server.sign_in("token 1", 0);
+        let sessions: Vec<_> = (0..SESSIONS).map(|token| server.sign_in("a", token)).collect();
+        let (ended, open) = sessions.split_at(SESSIONS - OF_TENANT);
+        assert!(server.knows(&admin) && open.iter().all(|cookie| server.knows(cookie)));
+        assert!(!ended.iter().any(|cookie| server.knows(cookie)));
+    }
+
+    #[tokio::test]
+    async fn everyone_gets_in_if_there_are_too_many_sessions() {
+        const TENANTS: [&str; 10] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+        let server = Server::new();
+        let few = server.sign_in("few", 0);
+        let many: Vec<_> =
+            TENANTS.iter().flat_map(|tenant| (0..OF_TENANT).map(|token| server.sign_in(tenant, token))).collect();
+        assert_eq!(server.0.lock().len(), SESSIONS);
+        let admin = server.sign_in("token 1", 0);
+        assert!(server.knows(&admin) && server.knows(&few), "the smallest shares stay");
+        assert_eq!(server.0.lock().len(), SESSIONS);
+        assert!(!server.knows(&many[0]) && server.knows(&many[many.len() - 1]));
     }
 
     #[test]

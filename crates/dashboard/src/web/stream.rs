@@ -38,6 +38,8 @@ const COMMENT: Duration = Duration::from_secs(15);
 /// Most functions whose output one stream has.
 const MOST_LOGS: usize = 4;
 
+const TOO_MANY: &str = "there are too many open pages; close one";
+
 /// The topics of a stream, separated by commas.
 #[derive(Deserialize)]
 pub(super) struct Topics {
@@ -77,19 +79,20 @@ pub(super) async fn stream(
     if topics.len() > MOST_LOGS + 3 {
         return Err(WebError::Bad(format!("a stream has at most {} topics", MOST_LOGS + 3)));
     }
-    let permits = [&dashboard.streams, &session.viewer.streams].map(|streams| streams.clone().try_acquire_owned());
-    let [Ok(of_all), Ok(of_viewer)] = permits else {
-        return Err(WebError::TooMany("there are too many open pages; close one"));
-    };
+    let permit = session.viewer.streams.clone().try_acquire_owned().ok();
+    let place = permit.and_then(|permit| Some((permit, dashboard.streams.open(&session.viewer.tenant)?)));
+    let (permit, mut place) = place.ok_or(WebError::TooMany(TOO_MANY))?;
     let (events, mut waiting) = mpsc::channel(WAITING);
     let feed = Feed { session, filter, events };
     tokio::spawn(async move {
-        let _permits = (of_all, of_viewer);
+        let _permit = permit;
         let topics = try_join_all(topics.iter().map(|topic| feed.follow(topic)));
         tokio::select! {
             _ = topics => {}
             _ = feed.comments() => {}
             () = feed.events.closed() => {}
+            // A reader that does not read keeps nothing from others.
+            () = place.lost() => drop(feed.events.try_send(problem(TOO_MANY))),
             () = feed.session_ends(&dashboard) => drop(feed.send("ended", "{}").await),
         }
     });
@@ -102,6 +105,15 @@ pub(super) async fn stream(
 /// JSON in the order of the fields. It has no failing types.
 fn text(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
+}
+
+/// JSON has no line breaks outside of escapes, so it is one line of an event.
+fn framed(event: &str, json: &str) -> Bytes {
+    format!("event: {event}\ndata: {json}\n\n").into()
+}
+
+fn problem(error: &str) -> Bytes {
+    framed("problem", &json!({ "error": error }).to_string())
 }
 
 impl Topic {
@@ -200,23 +212,22 @@ impl Feed {
     }
 
     async fn fail(&self, failure: &Failure) -> Result<(), Gone> {
-        self.send("problem", &json!({ "error": failure.to_string() }).to_string()).await?;
+        self.write(problem(&failure.to_string())).await?;
         sleep(AGAIN).await;
         Ok(())
     }
 
-    /// JSON has no line breaks outside of escapes, so it is one line of an event.
     async fn send(&self, event: &str, json: &str) -> Result<(), Gone> {
-        self.write(format!("event: {event}\ndata: {json}\n\n")).await
+        self.write(framed(event, json)).await
     }
 
-    async fn write(&self, text: String) -> Result<(), Gone> {
-        self.events.send_timeout(text.into(), SLOWEST).await.map_err(|_| Gone)
+    async fn write(&self, event: Bytes) -> Result<(), Gone> {
+        self.events.send_timeout(event, SLOWEST).await.map_err(|_| Gone)
     }
 
     async fn comments(&self) -> Result<Infallible, Gone> {
         loop {
-            self.write(":\n\n".to_owned()).await?;
+            self.write(Bytes::from_static(b":\n\n")).await?;
             sleep(COMMENT).await;
         }
     }

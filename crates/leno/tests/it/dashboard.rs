@@ -355,16 +355,26 @@ fn what_pages_can_take_is_bounded() {
     assert_eq!(browser.status("api/replay", &[&OWN_REQUEST[..], &["--data-binary", &body]].concat()), 413);
 }
 
-/// A control plane that serves the page, a gateway, and a node with the functions `front` and `back`.
-fn control_with_page() -> (Control, Node, Node) {
+/// A control plane that serves the page.
+fn control_with_page() -> Control {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("mesh.yaml"), MESH).unwrap();
-    let control = Control::start(folder, &["--mesh", "mesh.yaml", "--dashboard"]);
+    Control::start(folder, &["--mesh", "mesh.yaml", "--dashboard"])
+}
+
+/// A control plane that serves the page, a gateway, and a node with the functions `front` and `back`.
+fn mesh_with_page() -> (Control, Node, Node) {
+    let control = control_with_page();
     let gateway = Node::join(&control, "edge", &["--only-gateway"]);
     let node = Node::join(&control, "one", &[]);
     control.apply(&documents());
     eventually("an answer", || gateway.get("/hello").filter(|answer| answer.status == 200));
     (control, gateway, node)
+}
+
+/// A token of a namespace.
+fn token(control: &Control, role: &str, namespace: &str) -> String {
+    text(&control.leno(&["token", "create", "--role", role, "--namespace", namespace])).trim().to_owned()
 }
 
 fn browser_of(control: &Control) -> Browser {
@@ -374,10 +384,9 @@ fn browser_of(control: &Control) -> Browser {
 
 #[test]
 fn a_session_at_a_control_plane_has_the_rights_of_its_token() {
-    let (control, gateway, _node) = control_with_page();
-    let token = |arguments: &[&str]| text(&control.leno(&[&["token", "create"], arguments].concat())).trim().to_owned();
-    let reader = token(&["--role", "reader", "--namespace", "test"]);
-    let stranger = token(&["--role", "admin", "--namespace", "other"]);
+    let (control, gateway, _node) = mesh_with_page();
+    let reader = token(&control, "reader", "test");
+    let stranger = token(&control, "admin", "other");
     let refused = browser_of(&control);
     assert_eq!(refused.ask("api/mesh", &[]).json()["sign_in"], "token");
     for bad in ["", "leno.x.y", &reader[1..], &format!("{reader}0")] {
@@ -470,6 +479,32 @@ fn a_session_at_a_control_plane_has_the_rights_of_its_token() {
     }
     assert_eq!(other.status("api/mesh", &[]), 200, "its stream uses it");
     assert_eq!((first.status("api/mesh", &[]), admin.status("api/mesh", &[])), (401, 200));
+}
+
+#[test]
+fn the_tokens_of_a_namespace_share_its_sessions_and_streams() {
+    let control = control_with_page();
+    let [first, second, third] = [(); 3].map(|()| token(&control, "admin", "test"));
+    let signed_in = |token: &str| {
+        let browser = browser_of(&control);
+        assert_eq!(browser.sign_in(token).status, 204);
+        browser
+    };
+    let admin = signed_in(&control.token());
+    let idle = signed_in(&first);
+    let (seconds, thirds) = ([(); 16].map(|()| signed_in(&second)), [(); 16].map(|()| signed_in(&third)));
+    assert_eq!((idle.status("api/mesh", &[]), admin.status("api/mesh", &[])), (401, 200), "a tenant has 32 sessions");
+    let again = signed_in(&first);
+    let mut streams: Vec<Process> = Vec::new();
+    for browser in [&seconds[15], &thirds[15]] {
+        streams.extend((0..16).map(|_| browser.stream("topics=flows")));
+    }
+    for stream in &mut streams {
+        stream.wait_until("an event or comment", |stream| stream.output().starts_with([':', 'e']));
+    }
+    assert_eq!(again.status("api/stream?topics=flows", &[]), 429, "a tenant has 32 streams");
+    let mut stream = admin.stream("topics=flows");
+    stream.wait_until("an event or comment", |stream| stream.output().starts_with([':', 'e']));
 }
 
 #[test]
