@@ -48,7 +48,7 @@ fn a_node_tells_what_fails_with_the_fix() {
     let all = rows();
     let order: Vec<&str> = all.as_array().unwrap().iter().map(|row| row["severity"].as_str().unwrap()).collect();
     let rank = |severity: &&str| ["critical", "warning", "info"].iter().position(|known| known == severity);
-    assert!(order.is_sorted_by_key(|severity| rank(severity)), "{order:?}");
+    assert!(order.is_sorted_by_key(rank), "{order:?}");
     assert!(all.as_array().unwrap().iter().all(|row| row["fix"].as_str().is_some_and(|fix| !fix.is_empty())), "{all}");
     let table = text(&mesh.leno(&["get", "alerts"]));
     assert!(table.starts_with("SEVERITY") && table.contains("own/rateLimits/few"), "{table}");
