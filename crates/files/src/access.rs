@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 pub enum FileAccess {
     /// Any file: the author of the documents is the operator.
     Any,
-    /// Files in these folders. Links may not lead out of them.
+    /// Files in these folders. Links may not lead out of them, nor take their place.
     Beneath(Vec<PathBuf>),
 }
 

@@ -29,7 +29,7 @@ pub struct HostFolder {
 pub enum HostAccess {
     /// Any folder: the author of the documents is the operator.
     Any,
-    /// These folders. Links may not lead out of them.
+    /// These folders. Links may not lead out of them, nor take their place.
     Listed(Vec<HostFolder>),
 }
 
@@ -63,8 +63,9 @@ impl HostAccess {
     /// operator names for its files.
     ///
     /// # Errors
-    /// If the folder is in none of the permitted ones, or a link leads out of them, or it cannot be
-    /// opened. Blocks as long as the file system does.
+    /// If the folder is in none of the permitted ones, or a link leads out of them, or another
+    /// account than root could have put a link in the place of one, or it cannot be opened. Blocks
+    /// as long as the file system does.
     pub fn open(&self, path: &Path) -> io::Result<(OwnedFd, Option<Owner>)> {
         let Self::Listed(folders) = self else { return Ok((open_directory(path, &FileAccess::Any)?, None)) };
         let Some(listed) = entry(folders, path) else {
@@ -106,6 +107,32 @@ mod tests {
         assert_eq!(access.open(&inner).unwrap().1, Some(Owner { user: 7, group: 7 }));
         assert_eq!(access.open(folder.path()).unwrap().1, None);
         assert_eq!(HostAccess::Any.open(&inner).unwrap().1, None);
+    }
+
+    /// A program that may write to the outer folder replaces the inner one.
+    #[test]
+    fn a_link_in_the_place_of_a_listed_folder_gives_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = |name: &str| folder.path().join(name);
+        fs::create_dir_all(own("shop/uploads/new")).unwrap();
+        fs::create_dir_all(own("home/new")).unwrap();
+        let both = listed(&[(&own("shop"), None), (&own("shop/uploads"), None)]);
+        let inner = listed(&[(&own("shop/uploads"), None)]);
+        let deep = listed(&[(&own("shop/uploads/new"), None)]);
+        let hosts = ["shop/uploads", "shop/uploads/new"];
+        for access in [&both, &inner] {
+            assert!(hosts.iter().all(|name| access.open(&own(name)).is_ok()));
+        }
+        fs::rename(own("shop/uploads"), own("shop/away")).unwrap();
+        for target in [own("home"), "../home".into()] {
+            symlink(target, own("shop/uploads")).unwrap();
+            for (access, name) in [(&both, hosts[0]), (&both, hosts[1]), (&inner, hosts[0]), (&deep, hosts[1])] {
+                let error = access.open(&own(name)).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{name}: {error}");
+                assert!(error.to_string().contains("list the folder to which the link leads"), "{error}");
+            }
+            fs::remove_file(own("shop/uploads")).unwrap();
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@
 
 mod access;
 mod host;
+mod listed;
 mod open;
 pub mod readers;
 

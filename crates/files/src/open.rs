@@ -1,6 +1,7 @@
 //! Opens and reads regular files.
 
 use crate::FileAccess;
+use crate::listed::open_listed;
 use rustix::fs::{
     FileType, Mode, OFlags, ResolveFlags, fcntl_getfl, fcntl_setfl, fstat, fstatfs, open as open_path, openat2,
 };
@@ -131,8 +132,7 @@ fn locate(path: &Path, access: &FileAccess, flags: OFlags) -> io::Result<OwnedFd
     };
     let mut found = Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     for (folder, rest) in FileAccess::holders(folders, path) {
-        let folder = open_path(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-        found = folder.map_err(io::Error::from).and_then(|folder| resolve_beneath(folder.as_fd(), rest, flags));
+        found = open_listed(folder).and_then(|folder| resolve_beneath(folder.as_fd(), rest, flags));
         if found.is_ok() {
             break;
         }
@@ -286,6 +286,22 @@ mod tests {
         assert!(open_directory(&own("mine/archive"), &access).is_ok());
         assert!(open_directory(&own("other"), &access).is_err());
         assert!(refusal(&own("mine/token"), &FileAccess::default()).contains("no folder"));
+    }
+
+    #[test]
+    fn a_permitted_folder_that_a_link_replaces_gives_no_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = |name: &str| folder.path().join(name);
+        fs::create_dir_all(own("shop/certs")).unwrap();
+        fs::create_dir_all(own("other")).unwrap();
+        fs::write(own("shop/certs/key"), "mine").unwrap();
+        fs::write(own("other/key"), "other").unwrap();
+        let access = FileAccess::Beneath(vec![own("shop/certs")]);
+        assert_eq!(read(&own("shop/certs/key"), &access, 100).unwrap(), b"mine");
+        fs::rename(own("shop/certs"), own("shop/away")).unwrap();
+        symlink(own("other"), own("shop/certs")).unwrap();
+        let told = refusal(&own("shop/certs/key"), &access);
+        assert!(told.contains(&format!("{} is a link", own("shop/certs").display())), "{told}");
     }
 
     #[test]

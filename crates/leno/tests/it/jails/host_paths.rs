@@ -101,7 +101,7 @@ fn a_node_without_the_folder_and_a_link_out_of_the_list_start_nothing() {
     if !is_root() {
         return;
     }
-    let (_machine, [mine, _, other]) = machine();
+    let (_machine, [mine, data, other]) = machine();
     symlink("../other", mine.join("up")).unwrap();
     let documents =
         |name: &str| function(&(volume(&mine.join(name), ", readOnly: false") + "  scale: {min: 1}\n")) + &quota(&mine);
@@ -109,5 +109,10 @@ fn a_node_without_the_folder_and_a_link_out_of_the_list_start_nothing() {
     mesh.line("leads out of the folders");
     mesh.write(&documents("missing"));
     mesh.line("make it, or place the function on nodes that have it");
+    // A program that may write to `mine` puts a link in the place of a listed folder.
+    fs::remove_dir(&data).unwrap();
+    symlink(&other, &data).unwrap();
+    mesh.write(&(function(&(volume(&data, ", readOnly: false") + "  scale: {min: 1}\n")) + &quota(&data)));
+    mesh.line("list the folder to which the link leads");
     assert_eq!(fs::read_dir(&other).unwrap().count(), 0);
 }
