@@ -21,6 +21,10 @@ pub enum Failure {
     /// caller's sidecar has old endpoints, and may send the request to another node.
     #[error("this node does not run the function that was asked for")]
     Misdirected,
+    /// The callee takes no such request on any node: it is an external service, and its document
+    /// does not name the host or the address, or a gateway sent what gateways do not let in.
+    #[error("the callee does not serve this host, or not through a gateway")]
+    NotServed,
     /// The host names a port at which the callee serves something else than HTTP, or nothing. Its
     /// rules for that port are not about requests.
     #[error("port {0} of this callee does not serve HTTP")]
@@ -176,7 +180,7 @@ impl Failure {
             Self::Malformed(_) | Self::ClientGone => StatusCode::BAD_REQUEST,
             Self::Credential => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
             Self::StolenCredential(_) => StatusCode::FORBIDDEN,
-            Self::Misdirected | Self::NoHttp(_) => StatusCode::MISDIRECTED_REQUEST,
+            Self::Misdirected | Self::NotServed | Self::NoHttp(_) => StatusCode::MISDIRECTED_REQUEST,
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::HttpsOnly(_) => StatusCode::PERMANENT_REDIRECT,
             Self::Unavailable(_)
@@ -205,7 +209,7 @@ impl Failure {
             Self::Malformed(_) => "DPE",
             Self::Credential | Self::StolenCredential(_) | Self::Closed { .. } => "UAEX",
             Self::Ended { .. } => "DT",
-            Self::NoRoute | Self::Misdirected | Self::NoHttp(_) => "NR",
+            Self::NoRoute | Self::Misdirected | Self::NotServed | Self::NoHttp(_) => "NR",
             Self::HttpsOnly(_) => "-",
             Self::Unavailable(_) | Self::Ejected => "UH",
             Self::Overflow | Self::Bound(_) | Self::NoMemory(_) | Self::TooLong(_) => "UO",

@@ -126,7 +126,7 @@ fn to_callee(
             Ok(Route { judge: entry.clone(), upstream })
         }
         // External services are not exposed, so no gateway routes to them.
-        Origin::Inbound(entry) if exchange.via_gateway && entry.external.is_some() => Err(Failure::Misdirected),
+        Origin::Inbound(entry) if exchange.via_gateway && entry.external.is_some() => Err(Failure::NotServed),
         Origin::Inbound(entry) if !exchange.via_gateway && entry.serves_other(exchange.port) => {
             Err(Failure::NoHttp(exchange.port))
         }

@@ -118,10 +118,10 @@ impl EgressTarget {
         let is_machine = |address| machines.have(address);
         if let Some(address) = literal(host) {
             let named = self.egress.has_address(address, &is_machine);
-            return if named { Ok(vec![address]) } else { Err(Failure::Misdirected) };
+            return if named { Ok(vec![address]) } else { Err(Failure::NotServed) };
         }
         if !self.egress.has_host(host) {
-            return Err(Failure::Misdirected);
+            return Err(Failure::NotServed);
         }
         let namespace = self.name.split('/').next().unwrap_or_default();
         let found = resolver.look_up(host, namespace, self.egress.connect_timeout).await;

@@ -97,7 +97,7 @@ impl Connection {
         {
             if self.peer.identity.as_deref() == Some(&*snapshot.gateway) {
                 // A gateway lets requests in, and nothing else.
-                return self.adapt_response(self.reject(&head, &Failure::Misdirected), http2, is_last());
+                return self.adapt_response(self.reject(&head, &Failure::NotServed), http2, is_last());
             }
             return self.relay(on_upgrade, entry, &head, busy).await;
         }

@@ -172,6 +172,21 @@ async fn another_carrier_is_tried_where_one_cannot_be_reached() {
     assert!(here.metrics().contains(&format!("leno_node_connect_failures_total{{node=\"{}\"}}", node_name(dead))));
 }
 
+/// Each egress node has the same document, so no other one is tried.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_the_external_does_not_have_is_refused_at_once() {
+    let (local, other) = (Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2));
+    let ports = [(9, EgressProtocol::Http)];
+    let first = carrier(local, &ports, allow_all()).start();
+    let second = carrier(local, &ports, allow_all()).with(&first).start();
+    let here = here(&first, other).start();
+    here.knows("callee", &[(&first, 1), (&second, 1)]);
+    let reply = get(&here, SocketAddr::from((other, 9)), ("x-request-id", "no-such-address")).await;
+    assert_eq!(reply.status, 421, "{}", reply.text);
+    let told = here.told("no-such-address", 1).await.remove(0);
+    assert_eq!(told.attempts.len(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_websocket_goes_out_through_the_carrier() {
     let external = upstream::http1(parrot).await;
