@@ -34,6 +34,14 @@ enum Next<'a> {
     There(SocketAddr, Option<Arc<Candidate>>),
 }
 
+/// A destination that can have the request.
+enum Reached<'a> {
+    /// This node.
+    Here(&'a Arc<FunctionEntry>),
+    /// Another node, or this one over TLS.
+    There(NodeConnection),
+}
+
 /// A connection to a node, and the guard that counts the request there.
 struct NodeConnection {
     connection: CheckedOutHttp2,
@@ -56,11 +64,7 @@ impl Forward<'_> {
         let mut failed = Vec::new();
         let mut connected = loop {
             match self.next(callee, avoid, &failed).ok_or(Unavailable::Unknown)? {
-                Next::Here(entry) => {
-                    self.tried_here.set(true);
-                    self.endpoint.set(None);
-                    return Ok(self.deliver_locally(entry, head, body).await);
-                }
+                Next::Here(entry) => return Ok(self.to_this_node(entry, head, body).await),
                 Next::There(address, candidate) => {
                     if let Some(connected) = self.connect_node(callee, address, candidate, &mut failed).await? {
                         break connected;
@@ -80,53 +84,72 @@ impl Forward<'_> {
             let NodeConnection { connection, address, candidate, under_way } = connected;
             let CheckedOutHttp2 { mut sender, stream, reused } = connection;
             let sent = sender.send(request, |interim| exchange.pass_on(interim)).await?;
-            let SendError { error, is_unsent } = match sent {
+            let failure = match sent {
                 Ok(response) => {
                     let reply = self.answered(send::sound(response).await?, CheckIn::Http2(stream), under_way);
                     let Err(misdirected @ Failure::Misdirected) = reply else { return reply };
                     failed.push(address);
                     request = again.repeat().ok_or(Unavailable::Unknown)?;
                     self.pause_before_repeat(&again, misdirected).await;
-                    let next = self.connect_again(callee, avoid, &mut failed).await?;
-                    connected = next.ok_or(Unavailable::Unknown)?;
-                    continue;
+                    Unavailable::Unknown.into()
                 }
-                Err(error) => error,
+                Err(SendError { error, is_unsent }) => {
+                    let limits = &exchange.snapshot.mesh.limits.upstream;
+                    let next = if is_unsent {
+                        again.next()
+                    } else if is_unprocessed(&error) {
+                        again.repeat()
+                    } else {
+                        None
+                    };
+                    request = next.ok_or_else(|| broken_stream(&error, is_unsent, Some(limits)))?;
+                    if !is_unsent {
+                        self.pause_before_repeat(&again, broken_stream(&error, false, None)).await;
+                    }
+                    drop((stream, under_way));
+                    if is_unsent && !reused {
+                        self.failed_to_connect(address, candidate.as_deref(), &mut failed, &error)?;
+                    }
+                    Failure::Connect { cause: format!("{address}: {error}") }
+                }
             };
-            let limits = &exchange.snapshot.mesh.limits.upstream;
-            let next = if is_unsent {
-                again.next()
-            } else if is_unprocessed(&error) {
-                again.repeat()
-            } else {
-                None
+            connected = match self.connect_again(callee, avoid, &mut failed).await? {
+                Some(Reached::There(connected)) => connected,
+                // A tunnel's head has another form by now.
+                Some(Reached::Here(entry)) if !exchange.upgrade => {
+                    let (mut head, body) = request.into_parts();
+                    untell_hop(&mut head);
+                    exchange.record.node(None);
+                    return Ok(self.to_this_node(entry, Box::new(head), body).await);
+                }
+                _ => return Err(failure),
             };
-            request = next.ok_or_else(|| broken_stream(&error, is_unsent, Some(limits)))?;
-            if !is_unsent {
-                self.pause_before_repeat(&again, broken_stream(&error, false, None)).await;
-            }
-            drop((stream, under_way));
-            if is_unsent && !reused {
-                self.failed_to_connect(address, candidate.as_deref(), &mut failed, &error)?;
-            }
-            let next = self.connect_again(callee, avoid, &mut failed).await?;
-            connected = next.ok_or_else(|| Failure::Connect { cause: format!("{address}: {error}") })?;
         }
         Err(Failure::Connect { cause: "each connection was closed before the request was sent".to_owned() })
     }
 
-    /// A connection to another node, or to the same one again; `None`: there is none. The head can
-    /// go to no instance of this node any more.
-    async fn connect_again(
+    /// Sends the request to the inbound judge of this node.
+    async fn to_this_node(&self, entry: &Arc<FunctionEntry>, head: Box<request::Parts>, body: Body) -> Reply {
+        self.tried_here.set(true);
+        self.endpoint.set(None);
+        self.deliver_locally(entry, head, body).await
+    }
+
+    /// The next destination, which may be the same node again; `None`: there is none.
+    async fn connect_again<'a>(
         &self,
-        callee: &RemoteCallee,
+        callee: &'a RemoteCallee,
         avoid: &[SocketAddr],
         failed: &mut Vec<SocketAddr>,
-    ) -> Result<Option<NodeConnection>, Failure> {
-        while let Some(Next::There(address, candidate)) = self.next(callee, avoid, failed) {
-            let connected = self.connect_node(callee, address, candidate, failed).await?;
-            if connected.is_some() {
-                return Ok(connected);
+    ) -> Result<Option<Reached<'a>>, Failure> {
+        while let Some(next) = self.next(callee, avoid, failed) {
+            match next {
+                Next::Here(entry) => return Ok(Some(Reached::Here(entry))),
+                Next::There(address, candidate) => {
+                    if let Some(connected) = self.connect_node(callee, address, candidate, failed).await? {
+                        return Ok(Some(Reached::There(connected)));
+                    }
+                }
             }
         }
         Ok(None)
@@ -264,5 +287,12 @@ impl Forward<'_> {
         }
         let guard = UpstreamGuard { connection: Some(connection), _under_way: under_way, ..UpstreamGuard::default() };
         Ok(Reply { response: response.map(Body::from), guard })
+    }
+}
+
+/// Removes the fields that [`Forward::tell_hop`] has added to a caller's request.
+fn untell_hop(head: &mut request::Parts) {
+    for name in [head::HOP_PROTOCOL, hop::TIMEOUT, hop::RETRY, hop::UNSHARED] {
+        head.headers.remove(name);
     }
 }

@@ -2,11 +2,12 @@
 
 use super::{bodies, callee, caller, get, named, send};
 use crate::mesh::{Builder, Mesh};
-use crate::upstream::{self, Upstream, empty, full};
+use crate::upstream::{self, Upstream, echo, empty, full};
 use crate::withdrawn::remove;
 use http::{Request, Response, StatusCode};
 use leno_model::AppProtocol;
 use leno_proxy::RemovedFunctions;
+use leno_testkit::eventually_async;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -90,6 +91,38 @@ async fn a_call_on_the_node_that_the_callee_has_left_starts_an_instance_elsewher
     here.instances.set("callee", &[]);
     here.instances.have_left.store(true, Ordering::Relaxed);
     assert_eq!(bodies(&here, 8).await, BTreeSet::from(["there".to_owned()]));
+}
+
+/// The other node has dropped the function, and this one may start an instance.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_another_node_does_not_take_comes_back_to_this_one() {
+    let (local, remote) = (upstream::http1(echo).await, named("left").await);
+    let left = callee(&remote).start();
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+    let here =
+        callee(&local).with(&left).function("caller", AppProtocol::Http1, nowhere).call("caller", "callee").start();
+    here.instances.set("callee", &[]);
+    here.knows("callee", &[(&left, 1)]);
+    assert_eq!(get(&here).await.text, "left");
+    remove(&left, "callee", Duration::from_secs(600));
+    left.node.set_removed(RemovedFunctions::default());
+    for body in ["", "body"] {
+        here.instances.set("callee", &[]);
+        let asked = here.instances.asked.load(Ordering::Relaxed);
+        let request = Request::post("http://callee/p?q=1").header("x-request-id", format!("back-{body}"));
+        let sent = send(&here, request, full(body));
+        let (reply, ()) = tokio::join!(sent, async {
+            eventually_async("the request for an instance", || here.instances.asked.load(Ordering::Relaxed) > asked)
+                .await;
+            here.instances.set("callee", &[local.address]);
+        });
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        assert!(reply.text.contains("host: callee\n") && reply.text.ends_with(body), "{}", reply.text);
+        assert!(!reply.text.contains("x-leno"), "{}", reply.text);
+        let told = here.told(&format!("back-{body}"), 2).await;
+        let outbound = told.iter().find(|told| told.hop == "outbound").unwrap();
+        assert_eq!((outbound.attempts.len(), &outbound.node), (2, &None), "the other node, and this one");
+    }
 }
 
 /// A function may answer 421, and cannot speak for its node.
