@@ -100,10 +100,21 @@ pub struct Traffic {
 pub enum EdgeStatus {
     /// Requests pass.
     Active,
-    /// It is permitted, and has had no request in the window.
+    /// It is permitted, and has had no request since the nodes started.
     Unused,
-    /// All requests in the window were refused.
+    /// All requests in the window were refused; if there were none, all before it.
     Refused,
+}
+
+impl EdgeStatus {
+    /// `None`: there were no requests.
+    fn of(sum: &Sum) -> Option<Self> {
+        match sum.all() {
+            0 => None,
+            all if all == sum.denied => Some(Self::Refused),
+            _ => Some(Self::Active),
+        }
+    }
 }
 
 /// Counts within the window.
@@ -121,6 +132,8 @@ impl Graph {
     pub fn between(before: Option<&Mesh>, now: &Mesh) -> Self {
         let window = before.map_or(Duration::ZERO, |before| now.at.saturating_duration_since(before.at)).as_secs_f64();
         let per_second = if window > 0.0 { 1.0 / window } else { 1.0 };
+        // An edge that is quiet in the window is not unused.
+        let since_start = sums(None, now);
         let mut sums = sums(before, now);
         let refused = refused(before, now);
         let mut nodes: BTreeMap<&str, Node> =
@@ -142,7 +155,9 @@ impl Graph {
             // Functions that are gone keep their counters, and a call without a callee is among
             // the refused destinations.
             if !target.is_empty() && (is_permitted || sum.requests > 0 && window > 0.0) {
-                edges.push(Edge::new((source, target), sum, per_second));
+                let earlier = || EdgeStatus::of(since_start.get(&(source.clone(), target.clone()))?);
+                let status = EdgeStatus::of(sum).or_else(earlier).unwrap_or(EdgeStatus::Unused);
+                edges.push(Edge::new((source, target), status, sum, per_second));
                 arriving.entry(target).or_default().add(sum);
             }
         }
@@ -274,15 +289,11 @@ impl Node {
 }
 
 impl Edge {
-    fn new((source, target): (&str, &str), sum: &Sum, per_second: f64) -> Self {
+    fn new((source, target): (&str, &str), status: EdgeStatus, sum: &Sum, per_second: f64) -> Self {
         Self {
             source: source.to_owned(),
             target: target.to_owned(),
-            status: match sum.all() {
-                0 => EdgeStatus::Unused,
-                all if all == sum.denied => EdgeStatus::Refused,
-                _ => EdgeStatus::Active,
-            },
+            status,
             traffic: Traffic::of(sum, per_second),
             authenticated: source != GATEWAY,
         }

@@ -422,8 +422,7 @@ impl Node {
         Ok(Self { admin: node.admin.clone().unwrap_or_else(Address::usual), token })
     }
 
-    /// The rows of a listing.
-    pub(crate) fn list(&self, path: &str) -> Result<Vec<Value>> {
+    fn list(&self, path: &str) -> Result<Vec<Value>> {
         let (status, body) = self.ask(path)?;
         ensure!(status == 200, "the node at {} answered {status}: {}", self.admin, shown(body.trim_end()));
         serde_json::from_str(&body).context("the node's answer is not JSON")

@@ -2,7 +2,7 @@
 //! anything.
 
 mod addresses;
-mod expiry;
+mod alerts;
 mod machine;
 
 use crate::NodeAddress;
@@ -90,11 +90,11 @@ pub(crate) fn run(options: &Options, (server, node): (&Server, &NodeAddress)) ->
         Some(snapshot) => findings.extend(addresses::findings(snapshot.mesh_config())),
         None => {}
     }
-    if is_running {
-        findings.extend(expiry::of_node(&local)?);
-    }
     if let Source::ControlPlane(connection) = Source::of(server, node)? {
-        findings.extend(expiry::of_control_plane(&connection));
+        findings.extend(alerts::findings(&Source::ControlPlane(connection)));
+    }
+    if is_running {
+        findings.extend(alerts::findings(&Source::Node(local)));
     }
     print(&findings, options.format);
     let has_failed = findings.iter().any(|finding| finding.state == State::Failed);

@@ -50,7 +50,7 @@ function Alert({ row }: { row: AlertRow }) {
         <strong>
           <Text most={60}>{KINDS[row.kind] ?? row.kind}</Text>
         </strong>{" "}
-        <Name linked={row.function !== undefined}>{row.function ?? row.subject}</Name>
+        {row.function === undefined ? <Text most={96}>{row.subject}</Text> : <Name linked>{row.function}</Name>}
         {row.node && (
           <span class="note">
             {" "}

@@ -8,10 +8,10 @@ export function workload(source: string): string {
   return source.replace(/^([^/]+\/[^/]+?)(-\d{5,})?\/\d+$/, "$1");
 }
 
-/** Namespace and name of `namespace/name`; of other names, no namespace. */
+/** Namespace and name of `namespace/name`; of other names, such as the path of a file, no namespace. */
 export function split(name: string): [namespace: string, name: string] {
   const at = name.indexOf("/");
-  return at < 0 ? ["", name] : [name.slice(0, at), name.slice(at + 1)];
+  return at <= 0 ? ["", name] : [name.slice(0, at), name.slice(at + 1)];
 }
 
 /** Whether a flow's source or target is this function, `namespace/name` or `name` of any namespace. */

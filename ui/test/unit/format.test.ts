@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { bytes, duration, figure, micros, percent, rate, relative } from "../../src/text/format";
-import { isNamed, workload } from "../../src/text/names";
+import { isNamed, split, workload } from "../../src/text/names";
 
 test("figures have at most three digits", () => {
   const shown = [0, 0.001, 0.5, 1, 12.34, 130, 999.6, 12_345, 2_500_000].map(figure);
@@ -33,4 +33,10 @@ test("callers are named by their functions", () => {
   assert.equal(workload("demo/shop-00003/12"), "demo/shop");
   assert.equal(workload("192.0.2.10"), "192.0.2.10");
   assert.ok(isNamed("demo/shop", "shop") && isNamed("demo/shop", "demo/shop") && !isNamed("demo/shop", "hop"));
+});
+
+test("the path of a file has no namespace", () => {
+  assert.deepEqual(split("demo/shop"), ["demo", "shop"]);
+  assert.deepEqual(split("/etc/leno/tls.crt"), ["", "/etc/leno/tls.crt"]);
+  assert.deepEqual(split("mesh"), ["", "mesh"]);
 });

@@ -42,6 +42,20 @@ fn edge<'a>(graph: &'a Graph, source: &str, target: &str) -> &'a Edge {
 }
 
 #[test]
+fn an_edge_that_is_quiet_in_the_window_is_not_unused() {
+    let start = Instant::now();
+    let look = |at| {
+        let passed = counts("a", "outbound", ("shop/web", "shop/cart"), (50, 1, 0));
+        mesh(at, start, vec![passed, counts("a", "gateway", ("", "shop/web"), (9, 9, 0))])
+    };
+    let graph = Graph::between(Some(&look(0)), &look(10));
+    let status = |source, target| (edge(&graph, source, target).status, edge(&graph, source, target).traffic.rate);
+    assert_eq!(status("shop/web", "shop/cart"), (EdgeStatus::Active, 0.0));
+    assert_eq!(status(GATEWAY, "shop/web"), (EdgeStatus::Refused, 0.0));
+    assert_eq!(status("shop/web", "shop/pay"), (EdgeStatus::Unused, 0.0));
+}
+
+#[test]
 fn rates_are_of_the_window_and_both_sides_of_a_call_count_once() {
     let start = Instant::now();
     let call = ("shop/web", "shop/cart");

@@ -1,8 +1,8 @@
 //! `leno doctor`: the machine, listeners of documents, and certificates of a running node.
 
 use leno_testkit::control::text;
-use leno_testkit::leno_program;
 use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
+use leno_testkit::{eventually, leno_program};
 use serde_json::Value;
 use std::fs;
 use std::net::TcpListener;
@@ -109,16 +109,25 @@ fn listeners_that_a_node_could_not_bind_are_failures_with_their_field() {
 }
 
 #[test]
-fn a_running_node_has_its_listeners_and_its_certificates_are_looked_at() {
+fn a_running_node_has_its_listeners_and_its_alerts_are_findings() {
     let mesh = Mesh::start(&(echo_function("echo", "") + &policy("open", "echo", ALLOW_ALL)));
     let admin = format!("unix:{}", mesh.socket().display());
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("all.yaml"), echo_function("echo", "")).unwrap();
     let path = folder.path().join("all.yaml");
-    let output = doctor(&[path.to_str().unwrap(), "-o", "json", "--admin", &admin]).output().unwrap();
+    let look = || doctor(&[path.to_str().unwrap(), "-o", "json", "--admin", &admin]).output().unwrap();
+    let output = look();
     assert!(output.status.success(), "{output:?}");
     let found = findings(&output);
     assert!(finding(&found, "listeners")["found"].as_str().unwrap().contains(&admin), "{found:?}");
-    let certificates = finding(&found, &format!("certificates of the node at {admin}"));
-    assert!(certificates["state"] == "ok" && certificates["found"] != "none", "{certificates}");
+    assert_eq!(finding(&found, &format!("node at {admin}"))["found"], "no alerts");
+
+    // An instance that cannot start.
+    mesh.write(
+        "apiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {name: echo, namespace: test}\nspec:\n  \
+         command: [/bin/false]\n  scale: {min: 1}\n",
+    );
+    let failing =
+        eventually("the alert", || findings(&look()).into_iter().find(|row| row["check"] == "failing test/echo"));
+    assert!(failing["state"] != "ok" && failing["fix"].is_string(), "{failing}");
 }
