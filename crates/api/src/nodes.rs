@@ -24,12 +24,17 @@ pub fn of_function(nodes: &[FunctionNode]) -> Vec<String> {
     nodes.iter().map(text).collect()
 }
 
-/// An event of a function that lacked nodes, as a row of `leno get events`.
-pub(crate) fn placement_event(event: &PlacementEvent) -> Value {
-    json!({
+/// An event of a function that lacked nodes or moves, as a row of `leno get events`; `loads`: with
+/// the load of nodes, which tells of other namespaces.
+pub(crate) fn placement_event(event: &PlacementEvent, loads: bool) -> Value {
+    let mut row = json!({
         "time": event.at_ms as f64 / 1e3,
         "kind": "placement",
         "function": event.function.to_string(),
         "reason": event.reason,
-    })
+    });
+    if let Some(load) = event.load.as_ref().filter(|_| loads) {
+        row["load"] = json!(load);
+    }
+    row
 }

@@ -50,7 +50,7 @@ pub struct FunctionStatus {
     pub reason: Option<String>,
 }
 
-/// A function has no node any more or too few, or has them again.
+/// A function has no node any more or too few, has them again, or moves to another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlacementEvent {
     /// When, in milliseconds since 1970.
@@ -59,6 +59,8 @@ pub struct PlacementEvent {
     pub function: FunctionId,
     /// What happened, and why.
     pub reason: String,
+    /// Of a move: the load of both nodes before it, which is of functions of all namespaces.
+    pub load: Option<String>,
 }
 
 /// A node that hosts a function.

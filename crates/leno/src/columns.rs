@@ -101,6 +101,7 @@ pub(crate) const ALERTS: &[Column] = &[
     ("SUBJECT", "subject", Plain),
     ("CONDITION", "text", Plain),
     ("FIX", "fix", Plain),
+    ("SINCE", "since", Age),
     ("NODE", "node", Plain),
 ];
 
@@ -124,5 +125,6 @@ pub(crate) const EVENTS: &[Column] = &[
     ("TO", "to", Plain),
     ("MODE", "mode", Plain),
     ("REASON", "reason", Plain),
+    ("LOAD", "load", Wide),
     ("NODE", "node", Plain),
 ];

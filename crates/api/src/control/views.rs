@@ -278,7 +278,7 @@ pub(super) async fn events(
         let rollouts = rollouts.iter().filter(|event| caller.may_know(&event.function));
         page.rows.extend(rollouts.map(revisions::event));
         let placements = control.placement_events().into_iter().filter(|event| caller.may_know(&event.function));
-        page.rows.extend(placements.map(|event| nodes::placement_event(&event)));
+        page.rows.extend(placements.map(|event| nodes::placement_event(&event, caller.is_everywhere())));
         let mut jobs: Vec<JobStatus> = service.statuses.of(&control).await.jobs;
         jobs.retain(|job| caller.may_know(&job.job));
         page.rows.extend(jobs::events(&jobs));

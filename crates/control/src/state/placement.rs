@@ -23,7 +23,7 @@ pub(super) struct PlacementLog {
 impl PlacementLog {
     /// Records an event. An event of a namespace displaces its own, as long as there are many.
     pub(super) fn record(&mut self, event: PlacementEvent) {
-        tracing::info!(function = %event.function, "{}", event.reason);
+        tracing::info!(function = %event.function, load = event.load, "{}", event.reason);
         let is_own = |other: &PlacementEvent| other.function.namespace == event.function.namespace;
         if self.events.iter().filter(|other| is_own(other)).count() >= MAX_OF_NAMESPACE {
             if let Some(oldest) = self.events.iter().position(is_own) {
@@ -84,7 +84,7 @@ impl State {
         }
         self.placement_log.problems = problems;
         for (function, reason) in events {
-            self.placement_log.record(PlacementEvent { at_ms: now_ms, function, reason });
+            self.placement_log.record(PlacementEvent { at_ms: now_ms, function, reason, load: None });
         }
     }
 
@@ -94,10 +94,10 @@ impl State {
             return;
         }
         for Move { function, from, to, ranks: [before, after] } in self.hosting.scheduler.rebalance() {
-            let full = |(share, functions)| format!("has {functions} functions and uses {} %", share / 10);
-            let reason =
-                format!("it moves from node {from}, which {}, to node {to}, which {}", full(before), full(after));
-            self.placement_log.record(PlacementEvent { at_ms: now_ms, function: function.clone(), reason });
+            let reason = format!("it moves from node {from} to node {to}, which has more room");
+            let full = |name, (share, functions)| format!("{name} has {functions} functions and uses {} %", share / 10);
+            let load = Some(format!("{}; {}", full(&from, before), full(&to, after)));
+            self.placement_log.record(PlacementEvent { at_ms: now_ms, function: function.clone(), reason, load });
             self.carry_out([Effect::Moved(vec![function])]);
         }
     }

@@ -56,10 +56,20 @@ fn no_request_fails_while_functions_move_to_a_node_that_comes_leaves_and_comes_b
     let moves = || {
         let events = control.leno(&["get", "events", "--json"]);
         let rows: Value = serde_json::from_slice(&events.stdout).unwrap();
-        rows.to_string().matches("to node three, which has").count()
+        let rows = rows.as_array().unwrap().iter();
+        let to_third =
+            rows.filter(|row| row["reason"].as_str().is_some_and(|why| why.contains("to node three, which")));
+        to_third.filter(|row| row["load"].as_str().is_some_and(|load| load.contains("functions and uses"))).count()
     };
     eventually("both events", || moves() == 2);
     assert!(text(&control.leno(&["get", "events"])).contains("it moves from node"));
+    // The load of nodes comes from functions of all namespaces.
+    let reader = text(&control.leno(&["token", "create", "--role", "reader", "--namespace", "test"]));
+    let (_, seen) = control.get_as(reader.trim(), "/v1/events");
+    let seen = seen["rows"].as_array().unwrap().iter();
+    let seen: Vec<_> = seen.filter(|row| row["reason"].as_str().is_some_and(|why| why.contains("it moves"))).collect();
+    let told = |row: &&Value| row["load"].is_null() && !row["reason"].as_str().unwrap().contains('%');
+    assert!(seen.len() == 2 && seen.iter().all(told), "{seen:?}");
 
     assert!(control.leno(&["nodes", "drain", "three"]).status.success());
     eventually("the node to be empty", || are_settled(&control) && counts(&control, &["three"]) == [0]);

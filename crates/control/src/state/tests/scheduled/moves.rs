@@ -114,7 +114,8 @@ fn functions_move_to_a_node_that_has_come_one_at_a_time_and_stay_there() {
     mesh.rebalance(5 * PROBATION);
     assert_eq!((mesh.counts(), mesh.moves()), ([2, 2, 2], 2));
     let event = mesh.state.placement_events().pop().unwrap();
-    assert!(event.reason.ends_with("to node three, which has 1 functions and uses 0 %"), "{event:?}");
+    assert!(event.reason.ends_with("to node three, which has more room"), "{event:?}");
+    assert!(event.load.as_deref().unwrap().ends_with("; three has 1 functions and uses 0 %"), "{event:?}");
     // It dies, and comes back.
     mesh.step(Step::Restart(2));
     mesh.deliver();
