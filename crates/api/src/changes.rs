@@ -7,13 +7,14 @@ use similar::TextDiff;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use utoipa::ToSchema;
 
 /// Longest difference of one document, in bytes.
 const MOST_DIFFERENCE: usize = 32 << 10;
-/// Longest search for a short difference.
-const SEARCH: Duration = Duration::from_millis(100);
+/// Bounds of the differences of one change: their bytes, and the time of the search for short ones.
+const MOST_OF_CHANGE: usize = 256 << 10;
+const SEARCH: Duration = Duration::from_millis(500);
 /// Bounds of the changes of files that a process remembers.
 const MOST_RECORDS: usize = 200;
 const MOST_BYTES: usize = 1 << 20;
@@ -43,8 +44,8 @@ pub struct ChangedDocument {
     pub what: String,
     /// The kind of change.
     pub action: Action,
-    /// The unified difference of the texts; nothing: it is not kept, or the document is a
-    /// StoredSecret.
+    /// The unified difference of the texts; nothing: it is not kept, because the document is a
+    /// StoredSecret, or the differences of the change are too large or take too long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diff: Option<String>,
 }
@@ -71,20 +72,39 @@ impl ChangedVerdicts {
     }
 }
 
-/// The unified difference of a document's texts, cut to its bound; `None`: it may not be kept.
-pub(crate) fn difference(id: &DocumentId, before: Option<&str>, after: Option<&str>) -> Option<String> {
-    if id.kind == "StoredSecret" {
-        return None;
+/// The bytes and the time that the differences of one change may still take.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    bytes: usize,
+    until: Instant,
+}
+
+impl Budget {
+    /// The budget of a change whose differences are computed from now on.
+    pub(crate) fn of_change() -> Self {
+        Self { bytes: MOST_OF_CHANGE, until: Instant::now() + SEARCH }
     }
-    let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
-    let difference = TextDiff::configure().timeout(SEARCH).diff_lines(before, after);
-    let name = id.to_string();
-    let mut text = difference.unified_diff().header(&name, &name).to_string();
-    if text.len() > MOST_DIFFERENCE {
-        text.truncate(text.floor_char_boundary(MOST_DIFFERENCE));
-        text.push_str("\n… the rest of the difference is not kept\n");
+
+    /// The unified difference of a document's texts, cut to its bound; `None`: it may not be kept,
+    /// or the budget is used up.
+    pub(crate) fn difference(&mut self, id: &DocumentId, before: Option<&str>, after: Option<&str>) -> Option<String> {
+        if id.kind == "StoredSecret" || self.bytes == 0 || Instant::now() >= self.until {
+            return None;
+        }
+        let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
+        let difference = TextDiff::configure().deadline(self.until).diff_lines(before, after);
+        let name = id.to_string();
+        let mut text = difference.unified_diff().header(&name, &name).to_string();
+        if text.len() > MOST_DIFFERENCE {
+            text.truncate(text.floor_char_boundary(MOST_DIFFERENCE));
+            text.push_str("\n… the rest of the difference is not kept\n");
+        }
+        // Further differences would be computed in vain, so the first one that does not fit is the
+        // last one.
+        let left = self.bytes.checked_sub(text.len());
+        self.bytes = left.unwrap_or_default();
+        left.map(|_| text)
     }
-    Some(text)
 }
 
 type Texts = BTreeMap<DocumentId, String>;
@@ -145,6 +165,7 @@ fn compare(before: &Texts, after: &Texts) -> Vec<ChangedDocument> {
     let mut names: Vec<&DocumentId> = before.keys().chain(after.keys()).collect();
     names.sort();
     names.dedup();
+    let mut budget = Budget::of_change();
     let changed = names.into_iter().filter_map(|id| {
         let (old, new) = (before.get(id), after.get(id));
         let action = match (old, new) {
@@ -153,7 +174,7 @@ fn compare(before: &Texts, after: &Texts) -> Vec<ChangedDocument> {
             (old, new) if old == new => return None,
             _ => Action::Changed,
         };
-        let diff = difference(id, old.map(String::as_str), new.map(String::as_str));
+        let diff = budget.difference(id, old.map(String::as_str), new.map(String::as_str));
         Some(ChangedDocument { what: id.to_string(), action, diff })
     });
     changed.collect()
@@ -202,7 +223,23 @@ mod tests {
     fn a_difference_is_bounded() {
         let id = DocumentId { kind: "Function".to_owned(), namespace: "a".to_owned(), name: "b".to_owned() };
         let text: String = (0..20_000).map(|line| format!("line {line} ü\n")).collect();
-        let kept = difference(&id, None, Some(&text)).unwrap();
+        let kept = Budget::of_change().difference(&id, None, Some(&text)).unwrap();
         assert!(kept.len() < MOST_DIFFERENCE + 100 && kept.ends_with("is not kept\n"), "{}", kept.len());
+    }
+
+    #[test]
+    fn differences_end_with_the_bytes_or_the_time_of_their_change() {
+        let id = |name: usize| DocumentId { kind: "Function".into(), namespace: "a".into(), name: name.to_string() };
+        let text = "x\n".repeat(MOST_DIFFERENCE);
+        let until = Instant::now() + Duration::from_secs(3600);
+        let mut budget = Budget { bytes: MOST_OF_CHANGE, until };
+        let kept: Vec<bool> = (0..20).map(|name| budget.difference(&id(name), None, Some(&text)).is_some()).collect();
+        let most = MOST_OF_CHANGE / MOST_DIFFERENCE;
+        assert!(kept[..most - 1].iter().all(|kept| *kept) && kept[most..].iter().all(|kept| !kept), "{kept:?}");
+        // Later documents are not even compared, although a short difference would fit.
+        assert_eq!(budget.difference(&id(20), None, Some("x\n")), None);
+        let mut late = Budget { bytes: MOST_OF_CHANGE, until: Instant::now() };
+        assert_eq!(late.difference(&id(0), None, Some("x\n")), None);
+        assert_eq!(late.bytes, MOST_OF_CHANGE);
     }
 }

@@ -327,6 +327,14 @@ impl Source {
         let rows = if is_change { rows.into_iter().map(with_columns).collect::<Result<_>>()? } else { rows };
         Ok((columns, rows))
     }
+
+    /// Changes of documents, with the one of this revision if it is known.
+    pub(crate) fn change(&self, revision: u64) -> Result<Vec<Value>> {
+        match self {
+            Self::ControlPlane(connection) => remote::change_of_revision(connection, revision),
+            Self::Node(_) => Ok(self.rows(Listing::Changes)?.1),
+        }
+    }
 }
 
 #[async_trait]

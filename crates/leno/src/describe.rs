@@ -144,9 +144,12 @@ fn rows(source: &Source, listing: Listing, selection: &Selection) -> Result<Opti
 
 /// Prints the differences of one change.
 fn change(source: &Source, revision: &str) -> Result<ExitCode> {
-    let (_, rows) = source.rows(Listing::Changes)?;
-    let Some(row) = rows.into_iter().find(|row| row["revision"].to_string() == revision) else {
-        bail!("there is no change with revision {}; `leno get changes` lists the latest", shown(revision));
+    let Ok(number) = revision.parse::<u64>() else {
+        bail!("a revision is a number, and {} is none; `leno get changes` lists the latest", shown(revision));
+    };
+    let rows = source.change(number)?;
+    let Some(row) = rows.into_iter().find(|row| row["revision"] == number) else {
+        bail!("there is no change with revision {number}; `leno get changes` lists the latest");
     };
     let record: ChangeRecord = serde_json::from_value(row).context("the answer is not a change")?;
     println!("revision {} by {}", record.revision, shown(&record.by));

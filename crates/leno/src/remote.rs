@@ -255,6 +255,11 @@ pub(crate) fn rows(connection: &Connection, what: Listing) -> Result<Vec<Value>>
     })
 }
 
+/// The change of this revision, if there is one.
+pub(crate) fn change_of_revision(connection: &Connection, revision: u64) -> Result<Vec<Value>> {
+    views::rows(connection, &format!("/v1/history?revision={revision}"))
+}
+
 fn of_status(connection: &Connection, listing: &str) -> Result<Vec<Value>> {
     let mut status: Value = connection.get("/v1/status")?;
     Ok(status::rows(listing, &mut status).unwrap_or_default())

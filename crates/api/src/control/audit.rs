@@ -3,7 +3,7 @@
 use super::types::AuditEntry;
 use anyhow::{Context, Result};
 use aws_lc_rs::rand;
-use leno_control::{Backend, StoreError, Transaction};
+use leno_control::{Backend, Entry, StoreError, Transaction};
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 const PREFIX: &str = "audit/";
 /// Entries that the store keeps.
 const KEPT: usize = 10_000;
-/// Entries that one transaction removes.
+/// Entries that one transaction removes, or one read of the store returns.
 const AT_A_TIME: usize = 100;
 
 /// A file with one JSON object per line.
@@ -56,32 +56,59 @@ pub(super) fn end_of_key(key: &str) -> &str {
 
 /// The last entries, latest first. Blocks on the store.
 pub(super) fn list(backend: &dyn Backend, limit: usize) -> Result<Vec<AuditEntry>, StoreError> {
-    latest(backend)?.take(limit).map(|read| read.map(|(_, entry)| entry)).collect()
+    latest(backend).take(limit).map(|stored| read(backend, &stored?)).collect()
 }
 
-/// All entries with their keys, latest first. Blocks on the store.
-pub(super) fn latest(
-    backend: &dyn Backend,
-) -> Result<impl Iterator<Item = Result<(String, AuditEntry), StoreError>>, StoreError> {
-    let read = |entry: leno_control::Entry| {
-        let damaged = |error: serde_json::Error| StoreError::Damaged {
-            store: backend.name(),
-            entry: entry.key.clone(),
-            reason: error.to_string(),
-        };
-        let read: AuditEntry = serde_json::from_slice(&entry.value).map_err(damaged)?;
-        Ok((entry.key, AuditEntry { revision: entry.version, ..read }))
+/// The stored entries, latest first; a page of them is in memory at a time. Blocks on the store.
+pub(super) fn latest(backend: &dyn Backend) -> impl Iterator<Item = Result<Entry, StoreError>> {
+    let (mut page, mut before, mut has_more) = (Vec::new().into_iter(), None::<String>, true);
+    std::iter::from_fn(move || {
+        if page.as_slice().is_empty() && has_more {
+            let read = backend.last(PREFIX, before.as_deref(), AT_A_TIME);
+            has_more = read.as_ref().is_ok_and(|read| read.len() == AT_A_TIME);
+            page = match read {
+                Ok(read) => read.into_iter(),
+                Err(error) => return Some(Err(error)),
+            };
+            before = page.as_slice().last().map(|entry| entry.key.clone());
+        }
+        page.next().map(Ok)
+    })
+}
+
+/// Reads a stored entry.
+pub(super) fn read(backend: &dyn Backend, stored: &Entry) -> Result<AuditEntry, StoreError> {
+    let damaged = |error: serde_json::Error| StoreError::Damaged {
+        store: backend.name(),
+        entry: stored.key.clone(),
+        reason: error.to_string(),
     };
-    Ok(backend.list(PREFIX)?.entries.into_iter().rev().map(read))
+    let read: AuditEntry = serde_json::from_slice(&stored.value).map_err(damaged)?;
+    Ok(AuditEntry { revision: stored.version, ..read })
 }
 
-/// Removes the oldest entries beyond the number that the store keeps. Blocks on the store.
-pub(super) fn trim(backend: &dyn Backend) -> Result<(), StoreError> {
+/// Removes the oldest entries beyond the number that the store keeps, each with the entries of the
+/// keys that `beside` returns. Blocks on the store.
+pub(super) fn trim(
+    backend: &dyn Backend,
+    beside: impl Fn(&Entry) -> Result<Vec<String>, StoreError>,
+) -> Result<(), StoreError> {
     let entries = backend.list(PREFIX)?.entries;
     let surplus = entries.len().saturating_sub(KEPT);
-    for part in entries.get(..surplus).unwrap_or_default().chunks(AT_A_TIME) {
+    let mut keys = Vec::new();
+    for entry in entries.into_iter().take(surplus) {
+        keys.extend(beside(&entry)?);
+        // After them, so that another attempt finds them after a failure.
+        keys.push(entry.key);
+    }
+    delete(backend, &keys)
+}
+
+/// Removes entries of the store, in their order. Blocks on the store.
+pub(super) fn delete(backend: &dyn Backend, keys: &[String]) -> Result<(), StoreError> {
+    for part in keys.chunks(AT_A_TIME) {
         let mut transaction = Transaction::default();
-        part.iter().for_each(|entry| transaction.delete(entry.key.clone()));
+        part.iter().for_each(|key| transaction.delete(key.clone()));
         backend.commit(&transaction)?;
     }
     Ok(())

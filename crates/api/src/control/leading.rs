@@ -10,7 +10,7 @@ mod secrets;
 use super::audit;
 use super::documents::Documents;
 use super::error::ApiError;
-use super::history::{self, ChangedText, DryRuns};
+use super::history::{self, DryRuns};
 use super::queries;
 use super::quota::Namespaces;
 use super::sealing::SealedValues;
@@ -288,8 +288,7 @@ impl Leading {
                 continue;
             }
             let Some(definitions) = checked.definitions.take() else { return Ok(checked.answer) };
-            let committed =
-                block_in_place(|| self.commit(service, &mut writer, (caller, &request), &checked, &definitions));
+            let committed = block_in_place(|| self.commit(service, &mut writer, caller, &checked, &definitions));
             checked.answer.revision = Some(committed?);
             let generation = base.generation + 1;
             self.namespaces.store(Arc::new(checked.namespaces));
@@ -332,8 +331,8 @@ impl Leading {
         &self,
         service: &Service,
         writer: &mut Writer,
-        (caller, request): (&Caller, &ChangeRequest),
-        CheckedChange { actions, sealed, .. }: &CheckedChange,
+        caller: &Caller,
+        CheckedChange { actions, sealed, history, .. }: &CheckedChange,
         definitions: &Definitions,
     ) -> Result<u64, ApiError> {
         let (mut transaction, mut changes, at) = (Transaction::default(), Vec::new(), now().as_secs_f64());
@@ -355,8 +354,7 @@ impl Leading {
         }
         let entry = entry(caller, changes);
         let key = audit::add(&mut transaction, &entry)?;
-        let texts = changed_texts(service, actions);
-        history::add(&mut transaction, &*service.backend, &key, &texts, &self.tried.of(caller, request));
+        history.add(&mut transaction, &*service.backend, &key);
         let mut revision = None;
         let commit = || {
             revision = Some(service.backend.commit(&transaction)?);
@@ -433,22 +431,11 @@ impl Leading {
             return;
         }
         writer.since_trimmed = 0;
-        if let Err(error) = block_in_place(|| audit::trim(&*service.backend)) {
+        let backend = &*service.backend;
+        if let Err(error) = block_in_place(|| audit::trim(backend, |entry| history::keys_beside(backend, entry))) {
             tracing::warn!(%error, "old entries of the audit log are not removed yet");
         }
     }
-}
-
-/// The texts of changed documents, before and after the change.
-fn changed_texts<'a>(service: &Service, actions: &'a [DocumentAction]) -> Vec<ChangedText<'a>> {
-    let state = service.state();
-    let changed = actions.iter().filter(|(_, action, _)| *action != Action::Unchanged);
-    let texts = changed.map(|(id, _, document)| ChangedText {
-        id,
-        before: state.entries.documents.get(id).map(|kept| kept.value.text.clone()),
-        after: document.as_ref().map(Document::text),
-    });
-    texts.collect()
 }
 
 /// Reads all stored documents. The second map has the problems of unreadable ones.

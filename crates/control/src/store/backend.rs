@@ -22,6 +22,10 @@ pub trait Backend: Send + Sync {
     /// All entries whose keys begin with `prefix`, ordered by key, as they were at one moment.
     fn list(&self, prefix: &str) -> Result<Listing, StoreError>;
 
+    /// The last entries whose keys begin with `prefix` and are less than `before`, the last key
+    /// first: at most `most`, and with etcd at most 128.
+    fn last(&self, prefix: &str, before: Option<&str>, most: usize) -> Result<Vec<Entry>, StoreError>;
+
     /// Commits a transaction atomically. Returns the revision, which is also the version of each
     /// entry that was put.
     fn commit(&self, transaction: &Transaction) -> Result<u64, StoreError>;

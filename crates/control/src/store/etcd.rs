@@ -315,6 +315,18 @@ impl Backend for Etcd {
         }
     }
 
+    fn last(&self, prefix: &str, before: Option<&str>, most: usize) -> Result<Vec<Entry>, StoreError> {
+        let (mut kv, from) = (self.0.kv(), self.0.key(prefix));
+        let end = before.map_or_else(|| after_prefix(&from), |before| self.0.key(before).into_bytes());
+        let options = GetOptions::new()
+            .with_range(end)
+            .with_limit(i64::try_from(most).unwrap_or(PAGE).min(PAGE))
+            .with_sort(SortTarget::Key, SortOrder::Descend);
+        let answer = self.0.wait(async move { kv.get(from, Some(options)).await });
+        let mut answer = answer.map_err(|error| self.0.failed(&error))?;
+        answer.take_kvs().into_iter().map(|found| self.0.entry(found)).collect()
+    }
+
     fn commit(&self, transaction: &Transaction) -> Result<u64, StoreError> {
         transaction.check(LIMITS)?;
         let not_leader = || StoreError::NotLeader { store: self.name() };

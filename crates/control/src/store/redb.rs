@@ -150,6 +150,24 @@ impl Backend for Redb {
         Ok(Listing { revision, entries })
     }
 
+    fn last(&self, prefix: &str, before: Option<&str>, most: usize) -> Result<Vec<Entry>, StoreError> {
+        let reading = self.database.begin_read().map_err(|error| self.failed(error))?;
+        let table = match reading.open_table(ENTRIES) {
+            Ok(table) => table,
+            Err(TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+            Err(error) => return Err(self.failed(error)),
+        };
+        // No key has this character.
+        let end = before.map_or_else(|| format!("{prefix}{}", char::MAX), str::to_owned);
+        let found = table.range(prefix..end.as_str()).map_err(|error| self.failed(error))?.rev().take(most);
+        let entry = |found: Result<_, redb::StorageError>| {
+            let (key, stored): (redb::AccessGuard<'_, &str>, redb::AccessGuard<'_, &[u8]>) =
+                found.map_err(|error| self.failed(error))?;
+            self.entry(key.value(), stored.value())
+        };
+        found.map(entry).collect()
+    }
+
     fn commit(&self, transaction: &Transaction) -> Result<u64, StoreError> {
         transaction.check(self.limits())?;
         // Locked during the commit, so that watches see commits in their order.

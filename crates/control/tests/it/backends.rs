@@ -86,6 +86,26 @@ fn many_entries_are_listed_whole_and_in_order() {
 }
 
 #[test]
+fn the_last_entries_are_read_a_page_at_a_time() {
+    each(|store| {
+        assert_eq!(store.last("page/", None, 3).unwrap(), []);
+        let mut transaction = Transaction::default();
+        (0..5).for_each(|number| transaction.put(format!("page/{number}"), "x"));
+        ["pag/9", "page", "page0", "pagez/9"].iter().for_each(|other| transaction.put(*other, "x"));
+        let version = store.commit(&transaction).unwrap();
+        let last = |before: Option<&str>, most: usize| {
+            let read = store.last("page/", before, most).unwrap();
+            assert!(read.iter().all(|entry| entry.version == version && entry.value == b"x"), "{read:?}");
+            read.into_iter().map(|entry| entry.key).collect::<Vec<_>>()
+        };
+        assert_eq!(last(None, 3), ["page/4", "page/3", "page/2"]);
+        assert_eq!(last(Some("page/2"), 3), ["page/1", "page/0"]);
+        assert_eq!(last(Some("page/0"), 3), [""; 0]);
+        assert_eq!(last(None, 9).len(), 5);
+    });
+}
+
+#[test]
 fn a_transaction_is_refused_as_a_whole_if_an_entry_has_changed() {
     each(|store| {
         let first = store.commit(&expecting("a", 0, "1")).unwrap();

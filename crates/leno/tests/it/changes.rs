@@ -24,25 +24,32 @@ fn apply(control: &Control, token: &str, documents: &str) -> Value {
     answer
 }
 
+fn delete(control: &Control, token: &str, name: &str) {
+    let delete = json!({ "delete": [{ "kind": "Function", "namespace": "a", "name": name }] });
+    let (status, answer) = control.post(token, "/v1/changes", &delete);
+    assert_eq!(status, 200, "{answer}");
+}
+
 #[test]
 fn a_control_plane_keeps_differences_for_readers_of_the_namespace() {
     let control = control();
     let [editor, reader, other] =
         [("editor", "a"), ("reader", "a"), ("reader", "b")].map(|(role, namespace)| token(&control, role, namespace));
     apply(&control, &editor, &function("shop", "a"));
+    apply(&control, &editor, &function("stays", "a"));
     let both = format!("{}---\n{}", function("shop", "a").replace("true", "false"), function("den", "b"));
     let revision = apply(&control, &control.token(), &both)["revision"].clone();
-    let delete = json!({ "delete": [{ "kind": "Function", "namespace": "a", "name": "shop" }] });
-    assert_eq!(control.post(&editor, "/v1/changes", &delete).0, 200);
+    delete(&control, &editor, "shop");
 
     let rows = history(&control, &reader, "");
-    let actions: Vec<_> = rows.iter().map(|row| (&row["changes"][0]["what"], &row["changes"][0]["action"])).collect();
-    let shop = Value::from("Function a/shop");
-    assert_eq!(actions, [(&shop, &"deleted".into()), (&shop, &"changed".into()), (&shop, &"created".into())]);
+    let changed = |row: &Value| ["what", "action"].map(|field| row["changes"][0][field].as_str().unwrap().to_owned());
+    let actions: Vec<_> = rows.iter().map(|row| changed(row).join(" ")).collect();
+    let expected = ["shop deleted", "shop changed", "stays created", "shop created"];
+    assert_eq!(actions, expected.map(|change| format!("Function a/{change}")));
     let diff = rows[1]["changes"][0]["diff"].as_str().unwrap();
     assert!(diff.contains("\n-") && diff.contains("\n+") && diff.contains("false"), "{diff}");
     assert_eq!(rows[1]["revision"], revision);
-    assert!(rows[2]["by"].as_str().unwrap().starts_with("token "), "{rows:?}");
+    assert!(rows[3]["by"].as_str().unwrap().starts_with("token "), "{rows:?}");
     // The second change was of both namespaces, and each reader sees one document of it.
     assert!(
         rows.iter().all(|row| row["changes"].as_array().unwrap().len() == 1 && row.get("from").is_none()),
@@ -64,6 +71,55 @@ fn a_control_plane_keeps_differences_for_readers_of_the_namespace() {
         "{told}"
     );
     assert!(!control.leno(&["describe", "change", "999999"]).status.success());
+}
+
+#[test]
+fn the_history_of_a_namespace_ends_with_its_last_document() {
+    let control = control();
+    let [editor, all] = [token(&control, "editor", "a"), control.token()];
+    apply(&control, &editor, &function("former", "a").replace("true", "private"));
+    apply(&control, &editor, &function("other", "a"));
+    apply(&control, &all, &function("den", "b"));
+    delete(&control, &editor, "former");
+    let rows = history(&control, &editor, "");
+    assert_eq!(rows.len(), 3, "one document is left: {rows:?}");
+    assert!(json!(rows).to_string().contains("private"), "{rows:?}");
+    delete(&control, &editor, "other");
+    assert_eq!(history(&control, &editor, ""), [json!(null); 0]);
+
+    // The next holder of the name sees later changes.
+    let next = token(&control, "editor", "a");
+    apply(&control, &next, &function("shop", "a"));
+    let rows = history(&control, &next, "");
+    assert_eq!((rows.len(), &rows[0]["changes"][0]["what"]), (1, &"Function a/shop".into()), "{rows:?}");
+    assert!(rows[0]["changes"][0]["diff"].is_string(), "{rows:?}");
+    // The texts are gone for all; the audit log has the changes.
+    let rows = history(&control, &all, "?namespace=a");
+    assert_eq!(rows.len(), 5, "{rows:?}");
+    assert!(!json!(rows).to_string().contains("private"), "{rows:?}");
+    assert!(history(&control, &all, "?namespace=b")[0]["changes"][0]["diff"].is_string(), "others keep theirs");
+}
+
+#[test]
+fn any_change_of_the_audit_log_is_found_by_its_revision() {
+    let control = control();
+    let [editor, other] = [token(&control, "editor", "a"), token(&control, "reader", "b")];
+    let first = apply(&control, &editor, &function("shop", "a"))["revision"].clone();
+    // More than one listing, and one read of the store, have.
+    for number in 0..101 {
+        apply(&control, &editor, &function("shop", "a").replace("true", &number.to_string()));
+    }
+    let rows = history(&control, &editor, "?limit=1000");
+    assert_eq!(rows.len(), 100);
+    assert!(rows.iter().all(|row| row["revision"] != first), "{rows:?}");
+    let rows = history(&control, &editor, &format!("?revision={first}"));
+    assert_eq!((rows.len(), &rows[0]["changes"][0]["action"]), (1, &"created".into()), "{rows:?}");
+    assert_eq!(history(&control, &other, &format!("?revision={first}")), [json!(null); 0]);
+    let told = text(&control.leno(&["describe", "change", &first.to_string()]));
+    assert!(told.contains("Function a/shop created\n--- Function a/shop"), "{told}");
+    for bad in ["999999", "latest"] {
+        assert!(!control.leno(&["describe", "change", bad]).status.success());
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::super::documents::{self, Documents};
 use super::super::error::ApiError;
+use super::super::history::{ChangeHistory, ChangedText};
 use super::super::quota::Namespaces;
 use super::super::sealing::SealedValues;
 use super::super::service::{DocumentEntry, Service};
@@ -35,6 +36,8 @@ pub(super) struct CheckedChange {
     pub definitions: Option<Definitions>,
     /// Programs for a replay.
     pub candidates: Vec<CandidatePrograms>,
+    /// Its history; empty: nothing will be stored.
+    pub history: ChangeHistory,
 }
 
 /// The outcome of a check.
@@ -108,7 +111,7 @@ impl Leading {
         };
         let is_change = actions.iter().any(|(_, action, _)| *action != Action::Unchanged);
         if !is_change && !base.stale {
-            let (definitions, candidates) = Default::default();
+            let (definitions, candidates, history) = Default::default();
             return Ok(Outcome::Complete(Box::new(CheckedChange {
                 answer,
                 documents,
@@ -118,6 +121,7 @@ impl Leading {
                 namespaces,
                 definitions,
                 candidates,
+                history,
             })));
         }
         let mut definitions = if request.dry_run {
@@ -145,7 +149,7 @@ impl Leading {
         if request.dry_run {
             self.control.check(&definitions)?;
             let candidates = candidates(base.in_force.as_deref(), &differing);
-            let definitions = None;
+            let (definitions, history) = Default::default();
             return Ok(Outcome::Complete(Box::new(CheckedChange {
                 answer,
                 documents,
@@ -155,6 +159,7 @@ impl Leading {
                 namespaces,
                 definitions,
                 candidates,
+                history,
             })));
         }
         // From here on, problems refer to the stored text.
@@ -167,6 +172,9 @@ impl Leading {
             }
         }
         let (definitions, candidates) = (Some(definitions), Vec::new());
+        let remaining = documents.keys().map(|id| id.namespace.as_str()).collect();
+        let verdicts = self.tried.of(caller, request);
+        let history = ChangeHistory::of(&changed_texts(service, &actions), &remaining, &verdicts);
         Ok(Outcome::Complete(Box::new(CheckedChange {
             answer,
             documents,
@@ -176,8 +184,21 @@ impl Leading {
             namespaces,
             definitions,
             candidates,
+            history,
         })))
     }
+}
+
+/// The texts of changed documents, before and after the change.
+fn changed_texts<'a>(service: &Service, actions: &'a [DocumentAction]) -> Vec<ChangedText<'a>> {
+    let state = service.state();
+    let changed = actions.iter().filter(|(_, action, _)| *action != Action::Unchanged);
+    let texts = changed.map(|(id, _, document)| ChangedText {
+        id,
+        before: state.entries.documents.get(id).map(|kept| kept.value.text.clone()),
+        after: document.as_ref().map(Document::text),
+    });
+    texts.collect()
 }
 
 /// The action for each document of the request.
