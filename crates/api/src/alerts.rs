@@ -3,15 +3,16 @@
 
 use crate::limits::{self, LimitUse};
 use leno_config::duration::Duration as Amount;
-use leno_control::Status;
+use leno_control::{Control, PlacementEvent, RolloutEvent, Status};
 use leno_model::FunctionId;
 use leno_proxy::{FunctionEntry, Node};
 use leno_supervisor::{FunctionStatus, ImageState, Supervisor};
 use leno_telemetry::names::workload;
 use leno_wire::Subject;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The time before its expiry from which a gateway's certificate is reported: half of the shortest
 /// lifetime that public authorities plan.
@@ -52,6 +53,9 @@ pub struct Alert {
     pub text: String,
     /// The remedy.
     pub fix: String,
+    /// When it began, in seconds since 1970; nothing: that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<f64>,
 }
 
 impl Alert {
@@ -65,14 +69,45 @@ impl Alert {
         Self { function: Some(function.to_owned()), ..Self::new(severity, kind, function, text, fix) }
     }
 
+    fn since(self, since: Option<f64>) -> Self {
+        Self { since, ..self }
+    }
+
     /// The namespace of the function.
     pub(crate) fn namespace(&self) -> Option<&str> {
         self.function.as_deref()?.split_once('/').map(|(namespace, _)| namespace)
     }
 }
 
-/// Alerts of a node.
-pub(crate) fn of_node(node: &Node, supervisor: &Supervisor) -> Vec<Alert> {
+/// The last decisions of a control plane, which tell when conditions began.
+#[derive(Debug, Default)]
+pub(crate) struct Decisions {
+    placements: Vec<PlacementEvent>,
+    rollouts: Vec<RolloutEvent>,
+}
+
+impl Decisions {
+    pub(crate) fn of(control: &Control) -> Self {
+        Self { placements: control.placement_events(), rollouts: control.rollout_events() }
+    }
+
+    /// Since when a function is on no node, for this reason.
+    fn unplaced(&self, function: &FunctionId, reason: &str) -> Option<f64> {
+        let mut events = self.placements.iter().rev();
+        let event = events.find(|event| event.function == *function && event.reason == reason)?;
+        Some(event.at_ms as f64 / 1e3)
+    }
+
+    /// When a function's revision was rolled back last.
+    fn rolled_back(&self, function: &FunctionId) -> Option<f64> {
+        let mut events = self.rollouts.iter().rev();
+        let event = events.find(|event| event.function == *function && event.to == 0)?;
+        Some(event.at_ms as f64 / 1e3)
+    }
+}
+
+/// Alerts of a node, for readers of these namespaces; none: of the whole mesh.
+pub(crate) fn of_node(node: &Node, supervisor: &Supervisor, readers: &BTreeSet<String>) -> Vec<Alert> {
     let mut alerts = certificates(node);
     let snapshot = node.snapshot.load();
     alerts.extend(snapshot.functions.values().flat_map(programs));
@@ -91,7 +126,8 @@ pub(crate) fn of_node(node: &Node, supervisor: &Supervisor) -> Vec<Alert> {
         }
         _ => None,
     }));
-    alerts.extend(limits::rows(node, supervisor, None).iter().filter_map(limit));
+    let limits = limits::for_readers(limits::rows(node, supervisor, None), readers);
+    alerts.extend(limits.iter().filter_map(limit));
     alerts.extend(key_sets(node));
     alerts.extend(denied_egress(node));
     if node.policy_state.entries().store.is_some_and(|store| !store.answers) {
@@ -115,7 +151,7 @@ pub(crate) fn sort(alerts: &mut [Alert]) {
 }
 
 /// Alerts that only a control plane knows.
-pub(crate) fn of_control_plane(status: &Status) -> Vec<Alert> {
+pub(crate) fn of_control_plane(status: &Status, decisions: &Decisions) -> Vec<Alert> {
     let mut alerts = Vec::new();
     for node in &status.nodes {
         let about = |severity, text: String, fix: &str| Alert::new(severity, "node", &node.name, text, fix);
@@ -125,7 +161,9 @@ pub(crate) fn of_control_plane(status: &Status) -> Vec<Alert> {
             alerts.push(about(if node.hosted.is_empty() { Severity::Warning } else { Severity::Critical }, text, fix));
         } else if node.behind {
             let text = format!("the node has not acknowledged its configuration for {} s", node.unacknowledged_seconds);
-            alerts.push(about(Severity::Warning, text, "look at the load and the log of the node"));
+            let since = now().saturating_sub(node.unacknowledged_seconds) as f64;
+            let fix = "look at the load and the log of the node";
+            alerts.push(about(Severity::Warning, text, fix).since(Some(since)));
         }
         let overdue = node.certificates.as_ref().map_or(0, |certificates| certificates.overdue);
         if node.connected && overdue > 0 {
@@ -149,24 +187,16 @@ pub(crate) fn of_control_plane(status: &Status) -> Vec<Alert> {
         if function.unplaced {
             let reason = function.reason.as_deref().unwrap_or("no node has capacity for it");
             let text = format!("the function is on no node: {reason}");
-            alerts.push(Alert::of(
-                &name,
-                Severity::Critical,
-                "unplaced",
-                text,
-                "add a node, or capacity, or ask for less",
-            ));
+            let fix = "add a node, or capacity, or ask for less";
+            let since = decisions.unplaced(&function.function, reason);
+            alerts.push(Alert::of(&name, Severity::Critical, "unplaced", text, fix).since(since));
         }
         let latest = function.revisions.last();
         if let Some((revision, reason)) = latest.and_then(|latest| Some((&latest.revision, latest.failed.as_ref()?))) {
             let text = format!("revision {revision} was rolled back: {reason}");
-            alerts.push(Alert::of(
-                &name,
-                Severity::Warning,
-                "rolledBack",
-                text,
-                "correct the revision and apply it again; `leno describe function` has its events",
-            ));
+            let fix = "correct the revision and apply it again; `leno describe function` has its events";
+            let since = decisions.rolled_back(&function.function);
+            alerts.push(Alert::of(&name, Severity::Warning, "rolledBack", text, fix).since(since));
         }
     }
     alerts
@@ -178,35 +208,50 @@ fn certificates(node: &Node) -> Vec<Alert> {
     let mut alerts = Vec::new();
     for svid in svids.all() {
         let (end, renewal) = (svid.not_after().as_secs(), svid.renew_at().as_secs());
-        let identity = svid.id().to_string();
-        let fix = "make the control plane reachable, and compare the clocks";
-        // Attempts to renew take a while.
-        let late = renewal + end.saturating_sub(renewal) / 2;
-        let alert = match () {
-            () if now >= end => (Severity::Critical, "the certificate has expired".to_owned()),
-            () if now >= late => {
-                (Severity::Warning, format!("the certificate is not renewed, and expires in {}", left(end, now)))
-            }
-            () => continue,
-        };
-        let function = workload(&identity).map(|(namespace, name)| format!("{namespace}/{name}"));
-        alerts.push(Alert { function, ..Alert::new(alert.0, "certificate", &identity, alert.1, fix) });
+        alerts.extend(of_svid(&svid.id().to_string(), renewal, end, now));
     }
     let gateway = node.gateway_certificates.load();
     for certificate in gateway.iter().flat_map(|certificates| certificates.list().to_vec()) {
         let (end, subject) = (certificate.not_after.as_secs(), certificate.files.certificate.display().to_string());
-        let fix = "replace the files of the certificate; the gateway reads them again";
-        let (severity, text) = match &certificate.fault {
-            Some(fault) => (Severity::Critical, format!("the gateway cannot use the certificate: {fault}")),
-            None if now >= end => (Severity::Critical, "the gateway's certificate has expired".to_owned()),
-            None if now + EXPIRES_SOON >= end => {
-                (Severity::Warning, format!("the gateway's certificate expires in {}", left(end, now)))
-            }
-            None => continue,
-        };
-        alerts.push(Alert::new(severity, "certificate", subject, text, fix));
+        alerts.extend(of_gateway_certificate(&subject, certificate.fault.as_deref(), end, now));
     }
     alerts
+}
+
+/// The alert about a certificate that the control plane renews. All times in seconds since 1970.
+fn of_svid(identity: &str, renewal: u64, end: u64, now: u64) -> Option<Alert> {
+    // Attempts to renew take a while.
+    let late = renewal + end.saturating_sub(renewal) / 2;
+    let (severity, since, text) = match () {
+        () if now >= end => (Severity::Critical, end, "the certificate has expired".to_owned()),
+        () if now >= late => {
+            (Severity::Warning, late, format!("the certificate is not renewed, and expires in {}", left(end, now)))
+        }
+        () => return None,
+    };
+    let fix = "make the control plane reachable, and compare the clocks";
+    let function = workload(identity).map(|(namespace, name)| format!("{namespace}/{name}"));
+    Some(Alert { function, ..Alert::new(severity, "certificate", identity, text, fix).since(Some(since as f64)) })
+}
+
+/// The same about a certificate of the gateway.
+fn of_gateway_certificate(subject: &str, fault: Option<&str>, end: u64, now: u64) -> Option<Alert> {
+    let (severity, since, text) = match fault {
+        Some(fault) => (Severity::Critical, None, format!("the gateway cannot use the certificate: {fault}")),
+        None if now >= end => (Severity::Critical, Some(end), "the gateway's certificate has expired".to_owned()),
+        None if now + EXPIRES_SOON >= end => {
+            let text = format!("the gateway's certificate expires in {}", left(end, now));
+            (Severity::Warning, end.checked_sub(EXPIRES_SOON), text)
+        }
+        None => return None,
+    };
+    let fix = "replace the files of the certificate; the gateway reads them again";
+    Some(Alert::new(severity, "certificate", subject, text, fix).since(since.map(|since| since as f64)))
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 fn left(end: u64, now: u64) -> Amount {
@@ -261,8 +306,10 @@ fn limit(row: &LimitUse) -> Option<Alert> {
             Severity::Warning,
             "ejected",
             format!(
-                "the endpoint {} of {} failed too often, and gets no requests for a while ({})",
-                row.key, row.callee, row.name
+                "{} of {} failed too often, and gets no requests for a while ({})",
+                if row.key.is_empty() { "an endpoint".to_owned() } else { format!("the endpoint {}", row.key) },
+                row.callee,
+                row.name
             ),
             "look at the output and the failures of that instance",
         ),
@@ -282,14 +329,17 @@ fn limit(row: &LimitUse) -> Option<Alert> {
             Severity::Warning,
             "exhausted",
             format!(
-                "the circuit breaker {} is open: {} {} to {}, and further ones get 503",
-                row.name, row.used, row.kind, row.callee
+                "the circuit breaker {} is open: {}{} to {}, and further ones get 503",
+                row.name,
+                row.used.map_or_else(|| "too many ".to_owned(), |used| format!("{used} ")),
+                row.kind,
+                row.callee
             ),
             "find out why the callee is slow, or raise the bound",
         ),
         _ => return None,
     };
-    Some(Alert::of(&row.function, severity, kind, text, fix))
+    Some(Alert::of(&row.function, severity, kind, text, fix).since(row.since))
 }
 
 fn of_key(key: &str) -> String {
@@ -332,3 +382,6 @@ fn denied_egress(node: &Node) -> Vec<Alert> {
     };
     refused.into_iter().map(alert).collect()
 }
+
+#[cfg(test)]
+mod tests;

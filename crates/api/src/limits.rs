@@ -9,7 +9,7 @@ use leno_proxy::health::Ejection;
 use leno_proxy::{FunctionEntry, Node};
 use leno_supervisor::Supervisor;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -37,9 +37,11 @@ pub struct LimitUse {
     /// Of a rate limit: whose requests this counter counts. Of an ejection: the endpoint.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub key: String,
-    /// How much of it is in use. Of an ejection: how often the endpoint was ejected lately.
-    pub used: u64,
-    /// The limit; nothing: there is none.
+    /// How much of it is in use. Of an ejection: how often the endpoint was ejected lately. Nothing:
+    /// the callee belongs to a namespace that the reader may not know.
+    #[serde(default)]
+    pub used: Option<u64>,
+    /// The limit; nothing: there is none, or as with `used`.
     #[serde(default)]
     pub of: Option<u64>,
     /// `free`, `used`, `exhausted`, `ejected`; `audited`: it would be exhausted, and refuses nothing.
@@ -72,12 +74,35 @@ impl LimitUse {
             function: function.to_string(),
             kind: own(kind),
             name: own(name),
-            used,
+            used: Some(used),
             of,
             state: own(state),
             ..Self::default()
         }
     }
+
+    /// The same with the state alone, because the rest is the use that all callers make of the
+    /// callee.
+    fn with_state_alone(self) -> Self {
+        let Self { node, function, kind, name, callee, state, .. } = self;
+        Self { node, function, kind, name, callee, state, ..Self::default() }
+    }
+}
+
+/// The rows as readers of these namespaces may see them; none: readers of the whole mesh.
+pub(crate) fn for_readers(rows: Vec<LimitUse>, namespaces: &BTreeSet<String>) -> Vec<LimitUse> {
+    let is_known = |callee: &str| {
+        let namespace = callee.split_once('/').map(|(namespace, _)| namespace);
+        callee.is_empty() || namespace.is_some_and(|namespace| namespaces.contains(namespace))
+    };
+    if namespaces.is_empty() {
+        return rows;
+    }
+    let seen = |row: LimitUse| if is_known(&row.callee) { row } else { row.with_state_alone() };
+    let mut rows: Vec<LimitUse> = rows.into_iter().map(seen).collect();
+    // The number of ejected endpoints is not for these readers either.
+    rows.dedup();
+    rows
 }
 
 /// The limits of this function, or of all, in the order of their names.
@@ -199,4 +224,52 @@ fn breaker(node: &Node, caller: &FunctionId, target: &Target) -> Vec<LimitUse> {
 fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_of_other_namespaces_see_the_state_of_a_callee_alone() {
+        let caller: FunctionId = "a/front".parse().unwrap();
+        let ejected = |callee: &str, endpoint: &str| LimitUse {
+            callee: callee.to_owned(),
+            key: endpoint.to_owned(),
+            since: Some(1.0),
+            until: Some(2.0),
+            ..LimitUse::of(&caller, "ejection", "own/circuitBreaker", 3, None)
+        };
+        let requests = LimitUse {
+            callee: "b/back".to_owned(),
+            ..LimitUse::of(&caller, "requests", "own/circuitBreaker", 9, Some(9))
+        };
+        let queue = LimitUse::of(&caller, "queue", "", 1, Some(5));
+        let rows = vec![
+            ejected("b/back", "10.0.0.1:80"),
+            ejected("b/back", "10.0.0.2:80"),
+            ejected("a/own", "10.0.0.3:80"),
+            requests,
+            queue.clone(),
+        ];
+        let of = |namespaces: &[&str]| namespaces.iter().map(|&namespace| namespace.to_owned()).collect();
+        for all in [of(&[]), of(&["a", "b"])] {
+            assert_eq!(for_readers(rows.clone(), &all), rows);
+        }
+        let seen = for_readers(rows.clone(), &of(&["a"]));
+        let [of_back, of_own, requests, own_queue] = &seen[..] else { panic!("{seen:?}") };
+        assert_eq!((of_own, own_queue), (&rows[2], &queue));
+        assert_eq!(serde_json::json!(requests)["state"], "exhausted");
+        for hidden in [of_back, requests] {
+            let expected = LimitUse {
+                function: "a/front".to_owned(),
+                kind: hidden.kind.clone(),
+                name: "own/circuitBreaker".to_owned(),
+                callee: "b/back".to_owned(),
+                state: hidden.state.clone(),
+                ..LimitUse::default()
+            };
+            assert_eq!(*hidden, expected);
+        }
+    }
 }

@@ -11,6 +11,7 @@ mod views;
 pub use address::{Address, token};
 pub use listener::{Listener, PARENT_PID, ParentListener, is_trusted};
 
+use crate::alerts::Decisions;
 use crate::changes::FileChanges;
 use crate::log_page::{LogPage, LogQuery, Marks};
 use crate::revisions::DeclaredNames;
@@ -31,7 +32,7 @@ use leno_supervisor::{ImageState, Supervisor, VolumeError};
 use leno_telemetry::exposition::CONTENT_TYPE;
 use listener::Access;
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
@@ -404,8 +405,9 @@ impl Admin {
 
     /// Alerts of this node, and of the control plane if it is in the same process.
     fn alerts(&self) -> Value {
-        let mut all = alerts::of_node(&self.node, &self.supervisor);
-        all.extend(self.control.iter().flat_map(|control| alerts::of_control_plane(&control.status())));
+        let mut all = alerts::of_node(&self.node, &self.supervisor, &BTreeSet::new());
+        let of_control_plane = |control: &Control| alerts::of_control_plane(&control.status(), &Decisions::of(control));
+        all.extend(self.control.iter().flat_map(of_control_plane));
         alerts::sort(&mut all);
         json!(all)
     }

@@ -269,6 +269,8 @@ export interface AlertRow {
   node?: string;
   text: string;
   fix: string;
+  /** When it began, in seconds since 1970. */
+  since?: number;
 }
 
 /** `api::policies::PolicyRule`. */
@@ -321,7 +323,8 @@ export interface LimitRow {
   name: string;
   callee?: string;
   key?: string;
-  used: number;
+  /** Nothing: the callee belongs to a namespace that the session may not read. */
+  used: number | null;
   of: number | null;
   state: string;
   detail?: string;

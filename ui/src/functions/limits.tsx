@@ -29,7 +29,7 @@ export function Limits({ rows }: { rows: readonly LimitRow[] }) {
         {
           name: "Used",
           figures: true,
-          by: (row) => (row.of ? row.used / row.of : row.used),
+          by: (row) => (row.of ? (row.used ?? 0) / row.of : (row.used ?? 0)),
           cell: (row) => <Use row={row} />,
         },
         { name: "Free again", wide: true, cell: (row) => (row.until ? relative(row.until) : "–") },
@@ -66,6 +66,7 @@ function Subject({ row }: { row: LimitRow }) {
 }
 
 function Use({ row: { used, of } }: { row: LimitRow }) {
+  if (used === null || used === undefined) return <>–</>;
   if (of === null || of === undefined) return <>{figure(used)}</>;
   return (
     <span class="use">

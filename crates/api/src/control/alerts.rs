@@ -6,7 +6,7 @@ use super::service::Service;
 use super::tokens::Caller;
 use super::types::Refusal;
 use super::views::{ViewFilter, ViewPage};
-use crate::alerts::{self, Alert, Severity};
+use crate::alerts::{self, Alert, Decisions, Severity};
 use axum::Json;
 use axum::extract::State;
 use leno_wire::View;
@@ -19,7 +19,7 @@ impl Service {
         let (mut all, missing) = read(std::mem::take(&mut page.rows));
         page.missing.extend(missing);
         let control = self.leading()?.control.clone();
-        all.extend(alerts::of_control_plane(&self.statuses.of(&control).await));
+        all.extend(alerts::of_control_plane(&self.statuses.of(&control).await, &Decisions::of(&control)));
         if caller.is_everywhere() {
             all.extend(self.own_alerts());
         }

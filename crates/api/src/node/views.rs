@@ -45,12 +45,16 @@ impl Admin {
                 let only = Some(&*query.argument).filter(|function| !function.is_empty());
                 match only.map(str::parse).transpose() {
                     Ok(only) => {
-                        rows(query, limits::rows(&self.node, &self.supervisor, only.as_ref()), LimitUse::namespace)
+                        let all = limits::rows(&self.node, &self.supervisor, only.as_ref());
+                        rows(query, limits::for_readers(all, &query.namespaces), LimitUse::namespace)
                     }
                     Err(_) => ViewRows::default(),
                 }
             }
-            View::Alerts => rows(query, alerts::of_node(&self.node, &self.supervisor), Alert::namespace),
+            View::Alerts => {
+                let all = alerts::of_node(&self.node, &self.supervisor, &query.namespaces);
+                rows(query, all, Alert::namespace)
+            }
             View::Destinations => {
                 rows(query, telemetry.destinations.all(), |refused| Some(&*refused.function.namespace))
             }

@@ -1,7 +1,7 @@
 //! Conditions that need attention, of a real `leno up`, and of nodes through a control plane.
 
-use leno_testkit::cluster::{Node, control};
-use leno_testkit::control::{Control, text};
+use leno_testkit::cluster::{MESH, Node, control};
+use leno_testkit::control::{Control, function, text};
 use leno_testkit::eventually;
 use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
 use serde_json::Value;
@@ -42,6 +42,7 @@ fn a_node_tells_what_fails_with_the_fix() {
     }
     let ejected = alert(rows, "ejected", "test/echo");
     assert!(ejected["text"].as_str().unwrap().contains("own/circuitBreaker"), "{ejected}");
+    assert!(ejected["since"].as_f64().unwrap() > 1.6e9, "{ejected}");
     let exhausted = alert(rows, "exhausted", "test/echo");
     assert_eq!(exhausted["severity"], "info");
     assert!(exhausted["text"].as_str().unwrap().contains("own/rateLimits/few"), "{exhausted}");
@@ -90,4 +91,30 @@ fn a_control_plane_tells_of_nodes_and_hides_other_namespaces() {
     let seen = rows(&own);
     assert!(seen.as_array().unwrap().iter().all(|row| row["kind"] != "node"), "{seen}");
     assert!(text(&control.leno(&["get", "alerts"])).contains("the node is away"));
+}
+
+#[test]
+fn a_control_plane_tells_of_functions_without_a_node_and_of_rejected_configuration() {
+    let control = control();
+    control.apply(&function("shop", "test"));
+    let [own, other] = ["test", "other"].map(|namespace| reader(&control, namespace));
+    let rows = |token: &str| control.get_as(token, "/v1/alerts").1["rows"].clone();
+    let unplaced = eventually("the alert with its time", || {
+        Some(alert(|| rows(&own), "unplaced", "test/shop")).filter(|alert| alert["since"].is_f64())
+    });
+    assert_eq!((&unplaced["severity"], &unplaced["function"]), (&"critical".into(), &"test/shop".into()));
+    assert!(unplaced["text"].as_str().unwrap().starts_with("the function is on no node: "), "{unplaced}");
+    assert_eq!(rows(&other), serde_json::json!([]));
+
+    let _node = Node::join(&control, "one", &[]);
+    let has = |rows: &Value, kind: &str| rows.as_array().unwrap().iter().any(|row| row["kind"] == kind);
+    eventually("a place", || (!has(&rows(&own), "unplaced")).then_some(()));
+    assert!(!has(&rows(&control.token()), "rejected"));
+    // Nodes read this field only at their start.
+    control.apply(&format!("{MESH}  tracing: {{otlp: \"http://127.0.0.1:9\"}}\n"));
+    let rejected = alert(|| rows(&control.token()), "rejected", "one");
+    assert!(rejected["text"].as_str().unwrap().contains("needs a restart of this node"), "{rejected}");
+    assert!(!has(&rows(&own), "rejected"), "the configuration of the mesh is not about the namespace");
+    control.apply(MESH);
+    eventually("no rejected configuration", || (!has(&rows(&control.token()), "rejected")).then_some(()));
 }

@@ -191,3 +191,41 @@ fn limits_of_nodes_are_for_readers_of_their_namespace() {
     assert_eq!(control.get("/v1/limits?function=none").0, 400);
     assert!(text(&control.leno(&["get", "limits"])).contains("own/rateLimits/each"));
 }
+
+#[test]
+fn readers_of_the_caller_see_the_state_of_a_circuit_breaker_but_not_the_use_of_others() {
+    let control = control();
+    let gateway = Node::join(&control, "edge", &["--only-gateway"]);
+    let _node = Node::join(&control, "one", &[]);
+    let front = echo_function("front", "  expose: [{hosts: [\"*\"], path: /}]\n  callees: [other/back]");
+    let breaker = format!(
+        "  circuitBreaker: {{maxRequests: 50, outlierDetection: {{consecutive5xx: 2, baseEjection: 1h}}}}\n{ALLOW_ALL}"
+    );
+    let back = echo_function("back", "  scale: {min: 1, max: 1}") + &policy("own", "back", &breaker);
+    let back = back.replace("namespace: test", "namespace: other");
+    control.apply(&(front + &policy("open", "front", ALLOW_ALL) + &back));
+    eventually("an answer", || gateway.get("/call/back.other/").filter(|answer| answer.status == 200));
+    let [caller, all] = [reader(&control, "test"), control.token()];
+    let rows = |token: &str| control.get_as(token, "/v1/limits?function=test/front").1["rows"].clone();
+    let ejected = eventually("the ejection", || {
+        gateway.get("/call/back.other/status/500");
+        rows(&all).as_array().unwrap().iter().find(|row| row["kind"] == "ejection").cloned()
+    });
+    assert_eq!((&ejected["callee"], ejected["key"].is_string()), (&"other/back".into(), true), "{ejected}");
+
+    let rows = rows(&caller);
+    let of_callee: Vec<&Value> = rows.as_array().unwrap().iter().filter(|row| row["callee"] == "other/back").collect();
+    let states: Vec<_> =
+        of_callee.iter().map(|row| ["kind", "state"].map(|field| row[field].as_str().unwrap())).collect();
+    assert_eq!(states, [["requests", "free"], ["ejection", "ejected"]]);
+    for row in of_callee {
+        for field in ["used", "of", "key", "since", "until"] {
+            assert!(row[field].is_null(), "{field}: {row}");
+        }
+    }
+    let address = ejected["key"].as_str().unwrap();
+    let alerts = |token: &str| control.get_as(token, "/v1/alerts").1["rows"].to_string();
+    eventually("the alert", || alerts(&caller).contains("an endpoint of other/back failed").then_some(()));
+    assert!(!alerts(&caller).contains(address) && alerts(&all).contains(address));
+    assert!(text(&control.leno(&["get", "limits"])).contains(address));
+}

@@ -46,9 +46,15 @@ fn two_meshes_share_a_limit_and_refuse_without_the_server() {
     let why = other.explain(answer.header("x-request-id").unwrap());
     assert!(why.contains("few/rateLimits/few") && why.contains("the quota store does not answer"), "{why}");
     other.metrics(&["leno_quota_store_up 0"]);
+    let away = |mesh: &Mesh| {
+        let rows = mesh.admin("/alerts").json();
+        rows.as_array().unwrap().iter().any(|row| row["kind"] == "store" && row["severity"] == "critical")
+    };
+    other.wait_for("the alert", |mesh| away(mesh));
     other.wait_for("the log to say so", |mesh| mesh.output().iter().any(|line| line.contains("Redis does not answer")));
 
     redis.start_again();
     eventually("a request of the third", || (in_other(&other, "a third").status == 200).then_some(()));
+    other.wait_for("the end of the alert", |mesh| !away(mesh));
     assert_eq!((status(gateway.get("/")), other.get("/").status), (Some(429), 429), "what was used stays used");
 }
