@@ -78,8 +78,17 @@ pub struct Rows {
     /// Rows that are left out.
     #[serde(default, skip_serializing)]
     missed: u64,
-    /// Of flows: where the next answer begins.
-    #[serde(default, skip_serializing)]
+}
+
+/// A control plane's answer about flows. It may have thousands a second, so it becomes no [`Value`].
+#[derive(Deserialize)]
+struct FlowPage {
+    rows: Vec<Flow>,
+    #[serde(default)]
+    missing: Vec<String>,
+    #[serde(default)]
+    missed: u64,
+    /// Where the next answer begins.
     after: String,
 }
 
@@ -95,18 +104,18 @@ fn reason(refusal: &Value) -> &str {
 }
 
 impl dyn Source {
-    async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Value, Failure> {
+    async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str, body: Bytes) -> Result<T, Failure> {
         let (status, answer) = self.exchange(method, path, body).await.map_err(Failure::Unreachable)?;
         if status.is_success() {
             return serde_json::from_slice(&answer)
-                .map_err(|_| Failure::Unexpected(format!("the answer of {} is not JSON", self.name())));
+                .map_err(|error| Failure::Unexpected(format!("the answer of {} to {path}: {error}", self.name())));
         }
         let refusal = serde_json::from_slice(&answer).ok().filter(|refusal: &Value| refusal["error"].is_string());
         let in_words = || json!({ "error": String::from_utf8_lossy(&answer).trim_end() });
         Err(Failure::Refused { status, refusal: refusal.unwrap_or_else(in_words) })
     }
 
-    async fn get(&self, path: &str) -> Result<Value, Failure> {
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         self.ask(Method::GET, path, Bytes::new()).await
     }
 
@@ -122,7 +131,7 @@ impl dyn Source {
         if self.kind() == SourceKind::ControlPlane {
             match listing {
                 "nodes" | "jobs" | "identities" | "revisions" => {
-                    let mut status = self.get("/v1/status").await?;
+                    let mut status: Value = self.get("/v1/status").await?;
                     let rows = status::rows(listing, &mut status).unwrap_or_default();
                     return Ok(Rows { rows, ..Rows::default() });
                 }
@@ -197,17 +206,15 @@ impl dyn Source {
 
     /// Flows since an earlier answer, and nodes that did not answer. Without one: all that nodes keep.
     pub async fn flows(&self, after: Option<&str>) -> Result<(Flows, Vec<String>), Failure> {
-        const WHAT: &str = "the answer of flows";
         match self.kind() {
             SourceKind::Node => {
                 let query = after.map(|after| format!("?{after}")).unwrap_or_default();
-                Ok((read(self.get(&format!("/flows{query}")).await?, WHAT)?, Vec::new()))
+                Ok((self.get(&format!("/flows{query}")).await?, Vec::new()))
             }
             SourceKind::ControlPlane => {
-                let page = self.get(&format!("/v1/flows?after={}", after.unwrap_or_default())).await?;
-                let page: Rows = read(page, WHAT)?;
-                let flows: Vec<Flow> = read(Value::Array(page.rows), WHAT)?;
-                Ok((Flows { flows, missed: page.missed, next: page.after }, page.missing))
+                let path = format!("/v1/flows?after={}", after.unwrap_or_default());
+                let FlowPage { rows: flows, missing, missed, after: next } = self.get(&path).await?;
+                Ok((Flows { flows, missed, next }, missing))
             }
         }
     }
@@ -236,7 +243,7 @@ impl dyn Source {
         }
         let function = format!("/v1/documents/Function/{namespace}/{name}");
         let policies = format!("/v1/documents?kind=Policy&namespace={namespace}");
-        let (function, policies) = tokio::try_join!(self.get(&function), self.get(&policies))?;
+        let (function, policies): (Value, Value) = tokio::try_join!(self.get(&function), self.get(&policies))?;
         let is_word = |byte: char| byte.is_ascii_alphanumeric() || "-.*".contains(byte);
         let names = |text: &str| text.split(|byte| !is_word(byte)).any(|word| word == name || word == "*");
         let policies =
@@ -266,7 +273,7 @@ impl dyn Source {
         match self.kind() {
             SourceKind::Node => Ok(json!({ "role": "admin", "namespaces": null })),
             SourceKind::ControlPlane => {
-                let mut rights = self.get("/v1/self").await?;
+                let mut rights: Value = self.get("/v1/self").await?;
                 if rights["namespaces"].as_array().is_some_and(Vec::is_empty) {
                     rights["namespaces"] = Value::Null;
                 }
