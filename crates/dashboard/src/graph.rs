@@ -195,7 +195,10 @@ fn sums(before: Option<&Mesh>, now: &Mesh) -> BTreeMap<(String, String), Sum> {
         before.iter().flat_map(|before| &before.edges).map(|edge| (place(edge), edge)).collect();
     let mut sums: BTreeMap<(String, String), Sum> = BTreeMap::new();
     for edge in &now.edges {
-        let source = if edge.direction == "gateway" { GATEWAY.to_owned() } else { workload(&edge.source) };
+        // The callee's node counts a refusal of a request that another node's gateway has passed on
+        // as inbound, of no identity.
+        let is_of_client = edge.direction == "gateway" || edge.source.is_empty();
+        let source = if is_of_client { GATEWAY.to_owned() } else { workload(&edge.source) };
         // A node that has started again counts from zero.
         let before = known.get(&place(edge)).filter(|before| before.requests <= edge.requests);
         let since = |now: u64, before: Option<u64>| now.saturating_sub(before.unwrap_or_default());

@@ -56,6 +56,21 @@ fn an_edge_that_is_quiet_in_the_window_is_not_unused() {
 }
 
 #[test]
+fn a_refusal_by_the_callees_node_is_one_of_the_gateways_call() {
+    let start = Instant::now();
+    let look = mesh(
+        0,
+        start,
+        vec![
+            counts("edge", "gateway", ("", "shop/web"), (10, 0, 0)),
+            counts("a", "inbound", ("", "shop/web"), (10, 4, 0)),
+        ],
+    );
+    let arriving = edge(&Graph::between(None, &look), GATEWAY, "shop/web").traffic.clone();
+    assert_eq!((arriving.rate, arriving.denied, arriving.success), (10.0, 4.0, Some(0.6)));
+}
+
+#[test]
 fn rates_are_of_the_window_and_both_sides_of_a_call_count_once() {
     let start = Instant::now();
     let call = ("shop/web", "shop/cart");
