@@ -12,6 +12,7 @@ const MAX_MARKS: usize = 1000;
 
 /// Which output is asked for.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct LogQuery {
     /// Only of instances on this node.

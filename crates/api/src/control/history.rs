@@ -270,6 +270,7 @@ fn documents(entry: &AuditEntry) -> impl Iterator<Item = (&str, &str, Action)> {
 
 /// Which changes are asked for.
 #[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HistoryFilter {
     /// Only documents of this namespace; empty: documents of the mesh itself.

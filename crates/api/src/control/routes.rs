@@ -208,6 +208,7 @@ async fn rollout(
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct Filter {
     /// Only documents of this kind.
@@ -388,6 +389,7 @@ async fn rerun_job(
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct Last {
     /// Number of entries, at most 1000; without it 100.

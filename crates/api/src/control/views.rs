@@ -45,6 +45,7 @@ pub struct ViewPage {
 
 /// Which rows are asked for.
 #[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ViewFilter {
     /// Only rows of this node.
@@ -365,6 +366,7 @@ pub(super) async fn destinations(
 
 /// Which use of limits is asked for.
 #[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LimitFilter {
     /// Only rows of this node.
