@@ -209,7 +209,8 @@ fn a_full_queue_is_told_with_the_time_to_come_back() {
 
 #[test]
 fn instances_of_a_node_that_was_killed_are_ended_by_the_next() {
-    let documents = echo_function("echo", EXPOSED) + &open("echo");
+    // A jail ends with its node.
+    let documents = echo_function("echo", &format!("{EXPOSED}\n  isolation: process")) + &open("echo");
     let mut killed = Mesh::start(&documents);
     assert_eq!(killed.get("/").status, 200);
     let pid = killed.instances("test/echo")[0]["pid"].as_u64().unwrap();
