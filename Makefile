@@ -58,7 +58,7 @@ bench: setup ## Measure on this machine: a fresh sandbox per request, and whole 
 	@target/dist/leno-bench sandbox --json target/bench/sandbox.json
 	@target/dist/leno-bench hop --json target/bench/hop.json --markdown target/bench/hop.md
 
-bench-smoke: setup ## Check in under two minutes that the hot path has not become much slower (for CI).
+bench-smoke: setup ## Check in under two minutes that the hot path has not become much slower.
 	@$(CARGO) build --release -p leno -p leno-bench
 	@target/release/leno-bench smoke
 
