@@ -22,6 +22,12 @@ try {
     policies: "#/functions/demo/shop/policies",
     requests: "#/requests",
     request: `#/requests/${id}`,
+    functions: "#/functions",
+    nodes: "#/nodes",
+    alerts: "#/alerts",
+    changes: "#/changes",
+    events: "#/events",
+    jobs: "#/jobs",
   };
   for (const scheme of ["light", "dark"]) {
     await page.emulateMedia({ colorScheme: scheme });
