@@ -247,7 +247,7 @@ mod tests {
                 "one user",
             ),
             ("PermissionError: [Errno 13] Permission denied: '/srv/data/key'", "chmod o+rX"),
-            ("getaddrinfo ENOTFOUND registry.npmjs.org", "`callees` only"),
+            ("getaddrinfo ENOTFOUND packages.example", "`callees` only"),
         ] {
             let told_now = diagnose(Some(&output(OutputStream::Stderr, &[line])), End::Other, &[], view);
             assert!(told_now.contains(told) && told_now.contains("it wrote: "), "{line}{told_now}");
