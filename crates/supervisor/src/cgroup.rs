@@ -12,14 +12,15 @@
 
 mod legacy;
 mod owner;
+mod probe;
 mod share;
 
 use crate::processes;
 use legacy::{Groups, Hierarchies};
 use leno_model::Resources;
 use owner::Owner;
-use rustix::fs::{Access, FlockOperation, Mode, OFlags, access};
-use rustix::io::Errno;
+pub use probe::probe_limits;
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 pub use share::NamespaceShare;
 use share::Shares;
@@ -215,37 +216,6 @@ fn offers_controllers(group: &Path) -> Result<(), LimitError> {
     match &*missing_controllers(group, "cgroup.controllers")? {
         [] => Ok(()),
         missing => Err(LimitError::NoControllers { version: 2, names: missing.join(", ") }),
-    }
-}
-
-/// The version of control groups by which a node that starts here could enforce limits of
-/// instances. Changes nothing.
-///
-/// # Errors
-/// The reason why neither version works.
-pub fn probe_limits() -> Result<u8, String> {
-    match probe_current() {
-        Ok(()) => Ok(2),
-        Err(error) => match Hierarchies::probe() {
-            Ok(()) => Ok(1),
-            Err(other) => Err(error.and(other).to_string()),
-        },
-    }
-}
-
-fn probe_current() -> Result<(), LimitError> {
-    let group = own_group().map_err(|error| LimitError::Io(error.into()))?;
-    offers_controllers(&group)?;
-    let file = |error: Errno| LimitError::file(&group)(error.into());
-    access(&group, Access::WRITE_OK).map_err(file)?;
-    // The kernel enables controllers only between groups without processes, apart from the first
-    // group, which lacks this file. The node leaves its group, other processes do not.
-    let is_first = !group.join("cgroup.type").exists();
-    let members = read(&group.join(MEMBERS)).map_err(|error| LimitError::Io(error.into()))?;
-    let own = std::process::id().to_string();
-    match is_first || members.lines().all(|member| member == own) {
-        true => Ok(()),
-        false => Err(LimitError::Shared { parent: group.clone(), error: Arc::new(Errno::BUSY.into()) }),
     }
 }
 
