@@ -81,7 +81,7 @@ pub(crate) fn run(options: &Options, (server, node): (&Server, &NodeAddress)) ->
     let local = Node::of(node)?;
     // A node that runs here has its listeners.
     let is_running = local.ask("/healthz").is_ok_and(|(status, _)| status == 200);
-    let mut findings = machine::findings()?;
+    let mut findings = machine::findings(is_running)?;
     match &snapshot {
         Some(_) if is_running => {
             findings

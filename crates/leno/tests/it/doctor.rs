@@ -121,6 +121,7 @@ fn a_running_node_has_its_listeners_and_its_alerts_are_findings() {
     let found = findings(&output);
     assert!(finding(&found, "listeners")["found"].as_str().unwrap().contains(&admin), "{found:?}");
     assert_eq!(finding(&found, &format!("node at {admin}"))["found"], "no alerts");
+    assert!(finding(&found, "jails")["found"].as_str().unwrap().starts_with("not tried"), "{found:?}");
 
     // An instance that cannot start.
     mesh.write(
