@@ -219,7 +219,7 @@ impl<const N: usize> Samples<'_, N> {
         let mut open = '{';
         for (name, value) in self.definition.labels.iter().zip(labels) {
             if !value.as_ref().is_empty() {
-                self.exposition.write(format_args!("{open}{name}=\"{}\"", Escaped(value.as_ref())));
+                self.exposition.write(format_args!("{open}{name}=\"{}\"", LabelValue(value.as_ref())));
                 open = ',';
             }
         }
@@ -233,9 +233,9 @@ impl<const N: usize> Samples<'_, N> {
 }
 
 /// A label's value, escaped as OpenMetrics requires.
-struct Escaped<'a>(&'a str);
+struct LabelValue<'a>(&'a str);
 
-impl fmt::Display for Escaped<'_> {
+impl fmt::Display for LabelValue<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.chars().try_for_each(|character| match character {
             '\\' => formatter.write_str("\\\\"),

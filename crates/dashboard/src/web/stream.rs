@@ -57,7 +57,7 @@ enum Topic {
 }
 
 /// The reader does not read.
-struct Gone;
+struct SlowReader;
 
 /// The open end of a stream.
 struct Feed {
@@ -135,7 +135,7 @@ impl Topic {
 }
 
 impl Feed {
-    async fn follow(&self, topic: &Topic) -> Result<(), Gone> {
+    async fn follow(&self, topic: &Topic) -> Result<(), SlowReader> {
         match topic {
             Topic::Graph(window) => self.graph(*window).await,
             Topic::Flows => self.flows().await,
@@ -144,7 +144,7 @@ impl Feed {
         }
     }
 
-    async fn graph(&self, window: u64) -> Result<(), Gone> {
+    async fn graph(&self, window: u64) -> Result<(), SlowReader> {
         loop {
             match self.session.viewer.graph(window).await {
                 Ok(graph) => self.send("graph", &graph).await?,
@@ -154,7 +154,7 @@ impl Feed {
         }
     }
 
-    async fn flows(&self) -> Result<(), Gone> {
+    async fn flows(&self) -> Result<(), SlowReader> {
         let viewer = &self.session.viewer;
         let mut position = None;
         loop {
@@ -172,7 +172,7 @@ impl Feed {
     }
 
     /// Alerts, each time that they change.
-    async fn alerts(&self) -> Result<(), Gone> {
+    async fn alerts(&self) -> Result<(), SlowReader> {
         let mut last = None;
         loop {
             match self.session.viewer.rows("alerts").await {
@@ -190,7 +190,7 @@ impl Feed {
         }
     }
 
-    async fn logs(&self, function: &str) -> Result<(), Gone> {
+    async fn logs(&self, function: &str) -> Result<(), SlowReader> {
         let mut after: Option<String> = None;
         loop {
             match self.session.viewer.source.logs(function, after.as_deref()).await {
@@ -211,21 +211,21 @@ impl Feed {
         }
     }
 
-    async fn fail(&self, failure: &Failure) -> Result<(), Gone> {
+    async fn fail(&self, failure: &Failure) -> Result<(), SlowReader> {
         self.write(problem(&failure.to_string())).await?;
         sleep(AGAIN).await;
         Ok(())
     }
 
-    async fn send(&self, event: &str, json: &str) -> Result<(), Gone> {
+    async fn send(&self, event: &str, json: &str) -> Result<(), SlowReader> {
         self.write(framed(event, json)).await
     }
 
-    async fn write(&self, event: Bytes) -> Result<(), Gone> {
-        self.events.send_timeout(event, SLOWEST).await.map_err(|_| Gone)
+    async fn write(&self, event: Bytes) -> Result<(), SlowReader> {
+        self.events.send_timeout(event, SLOWEST).await.map_err(|_| SlowReader)
     }
 
-    async fn comments(&self) -> Result<Infallible, Gone> {
+    async fn comments(&self) -> Result<Infallible, SlowReader> {
         loop {
             self.write(Bytes::from_static(b":\n\n")).await?;
             sleep(COMMENT).await;

@@ -515,7 +515,7 @@ fn a_control_plane_serves_the_page_only_if_it_is_asked_to() {
     assert_eq!((browser.status("", &[]), browser.sign_in(&control.token()).status), (404, 404));
     // The command works with its API all the same.
     let child = control.begin(&["dashboard", "--no-open"]);
-    let mut dashboard = Attached(child);
+    let mut dashboard = DashboardProcess(child);
     let url = dashboard.first_line();
     let browser = Browser::new(url.split_once('?').unwrap().0, &[]);
     assert_eq!(browser.ask(&format!("?{}", url.split_once('?').unwrap().1), &[]).status, 303);
@@ -525,9 +525,9 @@ fn a_control_plane_serves_the_page_only_if_it_is_asked_to() {
 }
 
 /// A command that ends with the test.
-struct Attached(std::process::Child);
+struct DashboardProcess(std::process::Child);
 
-impl Attached {
+impl DashboardProcess {
     fn first_line(&mut self) -> String {
         use std::io::{BufRead, BufReader};
         let mut line = String::new();
@@ -536,7 +536,7 @@ impl Attached {
     }
 }
 
-impl Drop for Attached {
+impl Drop for DashboardProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 const INSTALL: &str = "Debian's prometheus is installed (make setup-checks)";
 const TOKEN: &str = "correct-horse-battery";
 
-/// Panels that stay empty with the traffic of the test: what they show is rare, or needs extensions,
+/// Panels that stay empty with the traffic of the test: their events are rare, or need extensions,
 /// rollouts, Externals or several nodes.
 const EMPTY: [&str; 23] = [
     "Ejected endpoints",

@@ -34,8 +34,8 @@ enum Next<'a> {
     There(SocketAddr, Option<Arc<Candidate>>),
 }
 
-/// A destination that can have the request.
-enum Reached<'a> {
+/// A connected destination of the request.
+enum NextHop<'a> {
     /// This node.
     Here(&'a Arc<FunctionEntry>),
     /// Another node, or this one over TLS.
@@ -114,9 +114,9 @@ impl Forward<'_> {
                 }
             };
             connected = match self.connect_again(callee, avoid, &mut failed).await? {
-                Some(Reached::There(connected)) => connected,
+                Some(NextHop::There(connected)) => connected,
                 // A tunnel's head has another form by now.
-                Some(Reached::Here(entry)) if !exchange.upgrade => {
+                Some(NextHop::Here(entry)) if !exchange.upgrade => {
                     let (mut head, body) = request.into_parts();
                     untell_hop(&mut head);
                     exchange.record.node(None);
@@ -141,13 +141,13 @@ impl Forward<'_> {
         callee: &'a RemoteCallee,
         avoid: &[SocketAddr],
         failed: &mut Vec<SocketAddr>,
-    ) -> Result<Option<Reached<'a>>, Failure> {
+    ) -> Result<Option<NextHop<'a>>, Failure> {
         while let Some(next) = self.next(callee, avoid, failed) {
             match next {
-                Next::Here(entry) => return Ok(Some(Reached::Here(entry))),
+                Next::Here(entry) => return Ok(Some(NextHop::Here(entry))),
                 Next::There(address, candidate) => {
                     if let Some(connected) = self.connect_node(callee, address, candidate, failed).await? {
-                        return Ok(Some(Reached::There(connected)));
+                        return Ok(Some(NextHop::There(connected)));
                     }
                 }
             }
