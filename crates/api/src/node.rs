@@ -308,7 +308,7 @@ impl Admin {
     }
 
     fn explain(&self, request_id: &str) -> Response<Full<Bytes>> {
-        let hops = self.node.telemetry.ring.explain(request_id);
+        let hops = self.node.telemetry.explain(request_id);
         if hops.is_empty() {
             return reply(StatusCode::NOT_FOUND, "text/plain", "no recent request of that id\n".to_owned());
         }

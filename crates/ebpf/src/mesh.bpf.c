@@ -106,6 +106,8 @@ struct pair {
 struct refusal {
 	// 0: a packet of a connection that had begun.
 	__u64 network;
+	// Nanoseconds of CLOCK_MONOTONIC.
+	__u64 at;
 	struct rule_key asked;
 	__u32 zero;
 };
@@ -221,6 +223,7 @@ static __always_inline void tell(__u64 network, const struct rule_key *asked)
 		return;
 	}
 	refusal->network = network;
+	refusal->at = bpf_ktime_get_ns();
 	refusal->asked = *asked;
 	refusal->zero = 0;
 	bpf_ringbuf_submit(refusal, 0);

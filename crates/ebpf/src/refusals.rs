@@ -3,9 +3,10 @@
 use crate::Error;
 use crate::mesh::{Mesh, Network, Transport};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
+use nix::time::{ClockId, clock_gettime};
 use std::net::Ipv4Addr;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A connection or packet that the kernel refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub struct Refusal {
     /// The network that it came from. `None`: it was a packet of a connection whose permission was
     /// withdrawn.
     pub network: Option<Network>,
+    /// When.
+    pub at: Instant,
     /// The function whose jail it came from, if it is known.
     pub caller: Option<Ipv4Addr>,
     /// The destination address.
@@ -79,16 +82,25 @@ impl Refusals {
 
 fn parse(bytes: &[u8]) -> Option<Refusal> {
     // `struct refusal` of the eBPF program.
-    const SIZE: usize = 24;
+    const SIZE: usize = 32;
     let bytes: &[u8; SIZE] = bytes.first_chunk()?;
     let number = |at: usize| bytes.get(at..at + 4).and_then(|part| part.first_chunk()).copied().map(Ipv4Addr::from);
     let network = u64::from_ne_bytes(*bytes.first_chunk()?);
-    let [port_low, port_high, protocol, _] = *bytes.get(16..20)?.first_chunk()?;
+    let at = u64::from_ne_bytes(*bytes.get(8..16)?.first_chunk()?);
+    let [port_low, port_high, protocol, _] = *bytes.get(24..28)?.first_chunk()?;
     Some(Refusal {
         network: (network != 0).then_some(Network(network)),
-        caller: number(8).filter(|address| !address.is_unspecified()),
-        callee: number(12)?,
+        at: instant(Duration::from_nanos(at)),
+        caller: number(16).filter(|address| !address.is_unspecified()),
+        callee: number(20)?,
         port: u16::from_ne_bytes([port_low, port_high]),
         transport: Transport::of(protocol),
     })
+}
+
+/// A time of `CLOCK_MONOTONIC`, by which `Instant` measures too.
+fn instant(at: Duration) -> Instant {
+    let now = Instant::now();
+    let age = clock_gettime(ClockId::CLOCK_MONOTONIC).map(|clock| Duration::from(clock).saturating_sub(at));
+    age.ok().and_then(|age| now.checked_sub(age)).unwrap_or(now)
 }

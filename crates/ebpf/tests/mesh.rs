@@ -14,7 +14,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const CALLER: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 2);
 const CALLEE: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 3);
@@ -370,7 +370,9 @@ fn what_no_rule_allows_does_not_begin_and_is_told() {
         let told = refusals.wait(Duration::from_secs(10)).unwrap();
         told.first().copied().unwrap_or_else(|| panic!("{address}: nobody was told"))
     };
+    let before = Instant::now();
     let told = refused("100.64.0.3:5432");
+    assert!(before <= told.at && told.at <= Instant::now(), "{told:?}");
     assert_eq!((told.caller, told.callee, told.port), (Some(CALLER), CALLEE, 5432));
     assert_eq!(told.network, Some(Cookie::of(&jails.listener).unwrap()));
     assert_eq!(told.transport, Some(Transport::Tcp));

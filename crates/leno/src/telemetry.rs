@@ -2,7 +2,7 @@
 
 use crate::colour;
 use crate::screen::Log;
-use leno_telemetry::ring::Explanation;
+use leno_telemetry::ring::{Explanation, RefusedAttempt};
 use std::fmt::Write;
 use tracing_subscriber::EnvFilter;
 
@@ -109,6 +109,9 @@ fn tell_hop(text: &mut String, hop: &Explanation) -> std::fmt::Result {
         let endpoint = attempt.endpoint.as_deref().unwrap_or("no endpoint");
         writeln!(text, "  try {}      {endpoint}: {} after {} us", number + 1, attempt.result, attempt.at_us)?;
     }
+    for attempt in &hop.refusals {
+        tell_refusal(text, attempt)?;
+    }
     let response = &hop.response;
     let flag = response.flag.as_ref().map(|flag| format!(" {flag}")).unwrap_or_default();
     let failure = response.failure.as_ref().map(|failure| format!(": {failure}")).unwrap_or_default();
@@ -117,4 +120,27 @@ fn tell_hop(text: &mut String, hop: &Explanation) -> std::fmt::Result {
         "  response   {}{flag}{failure}, {} bytes, {} us in all",
         response.status, response.bytes_out, hop.stages.end_us
     )
+}
+
+/// An attempt of the callee's instance while it handled the request.
+fn tell_refusal(text: &mut String, attempt: &RefusedAttempt) -> std::fmt::Result {
+    let RefusedAttempt { kind, what, host, target, rule, reason, fix, at_us, count, among } = attempt;
+    let what = match kind.as_str() {
+        "name" => format!("look-up of {host}"),
+        "connection" => match target {
+            Some(target) => format!("connection to {target} at {host}"),
+            None => format!("connection to {host}"),
+        },
+        _ => format!("system call {what} of `{host}`"),
+    };
+    let times = if *count == 1 { String::new() } else { format!(", {count} times") };
+    let rule = if rule.is_empty() { String::new() } else { format!(" [{rule}]") };
+    writeln!(text, "  refused    {what} after {at_us} us{times}: {reason}{rule}")?;
+    if *among > 1 {
+        writeln!(text, "             its instance was handling {among} requests, and it may belong to another one")?;
+    }
+    if !fix.is_empty() {
+        writeln!(text, "             fix: {fix}")?;
+    }
+    Ok(())
 }

@@ -40,6 +40,11 @@ impl FunctionId {
         let (namespace, name) = path.split_once("/sa/")?;
         Self::new(namespace, name).ok()
     }
+
+    /// The name, among rules, of the list of functions that this one may call.
+    pub fn callees_rule(&self) -> String {
+        format!("{self}/callees")
+    }
 }
 
 /// Whether a text is a DNS label as Kubernetes requires it (RFC 1123, lower case).

@@ -309,7 +309,9 @@ impl Host for InstanceHost {
         }
         if let Some(node) = self.node() {
             let (what, host) = (call.as_str().into(), program.as_str().into());
-            let refusal = Refusal { kind: "system-call", instance: (&*name).into(), what, host, reason };
+            let during = node.credentials.of_instance(&name).map(|caller| caller.handled());
+            let (kind, instance, rule) = ("system-call", (&*name).into(), Box::default());
+            let refusal = Refusal { kind, instance, during, rule, what, host, reason };
             node.telemetry.connection_flows.push(refusal);
         }
     }

@@ -236,22 +236,32 @@ fn watch(refusals: &Refusals, policy: &Weak<KernelPolicy>, node: &Weak<Node>) {
 
 fn tell(policy: &KernelPolicy, node: &Node, refusal: &Refusal) {
     let instance = refusal.network.and_then(|network| policy.state().instances.get(&network).cloned());
-    let caller = || refusal.caller.and_then(|address| node.addresses.function(address)).map(|id| id.to_string().into());
+    let during = instance.as_ref().and_then(|instance| node.credentials.of_instance(instance));
+    let during = during.map(|caller| caller.handled_at(refusal.at));
+    let function = refusal.caller.and_then(|address| node.addresses.function(address));
     let callee = node.addresses.function(refusal.callee);
-    if let Some(function) = refusal.caller.and_then(|address| node.addresses.function(address)) {
+    if let Some(function) = &function {
         let (host, port) = (refusal.callee.to_string(), refusal.port);
-        node.telemetry.destinations.connection(&function, callee.as_ref(), &host, port);
+        node.telemetry.destinations.connection(function, callee.as_ref(), &host, port);
     }
     // If the jail has ended meanwhile, only its function is known, or not even that.
-    let source = instance.or_else(caller).unwrap_or_else(|| "?".into());
+    let caller = function.as_ref().map(ToString::to_string);
+    let source = instance.or_else(|| caller.as_deref().map(Into::into)).unwrap_or_else(|| "?".into());
     let reason = match (refusal.network, &callee, refusal.transport) {
         (None, ..) => "it is not allowed any more: what is sent does not arrive",
         (_, None, _) => "no function that it may call has this address",
         (_, Some(_), Some(Transport::Udp)) => "no datagrams are allowed",
         (_, Some(_), _) => "no rule allows it",
     };
+    let snapshot = node.snapshot.load();
+    let is_callee = |caller: &FunctionId| {
+        let callees = snapshot.functions.get(caller).map(|entry| &entry.config.callees);
+        callees.is_some_and(|known| known.iter().any(|known| Some(&known.id) == callee.as_ref()))
+    };
+    let rule = function.as_ref().filter(|caller| !is_callee(caller)).map(FunctionId::callees_rule).unwrap_or_default();
     node.telemetry.connection_flows.push(flows::Connection {
         instance: &source,
+        during,
         target: callee.as_ref(),
         address: (refusal.callee, refusal.port).into(),
         protocol: match refusal.transport {
@@ -259,11 +269,11 @@ fn tell(policy: &KernelPolicy, node: &Node, refusal: &Refusal) {
             Some(Transport::Udp) => "udp",
             None => "",
         },
-        rule: "",
+        rule: &rule,
         outcome: Err(flows::ConnectionFailure::Refused(reason)),
         bytes: [0; 2],
         spliced: false,
-        started: (std::time::SystemTime::now(), std::time::Instant::now()),
+        started: (std::time::SystemTime::now() - refusal.at.elapsed(), refusal.at),
     });
 }
 

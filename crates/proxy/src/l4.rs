@@ -24,7 +24,7 @@ use leno_model::{Callee, Port, PortProtocol};
 use leno_namespaces::{Namespace, Permit, Resource};
 use leno_policy::host::of_authority;
 use leno_runtime::schedule;
-use leno_telemetry::flows::{Connection, ConnectionFailure};
+use leno_telemetry::flows::{Connection, ConnectionFailure, HandledRequests};
 use rustls::server::Acceptor;
 use socket2::SockRef;
 use std::borrow::Cow;
@@ -67,6 +67,8 @@ pub(crate) struct TcpProxy {
     port: Port,
     address: SocketAddr,
     started: (SystemTime, Instant),
+    /// The requests that the instance was handling when it began.
+    during: HandledRequests,
     /// The rule that allowed it.
     rule: String,
     /// Bytes from the caller, and to it.
@@ -124,10 +126,11 @@ pub(crate) fn find(worker: &Rc<Worker>, caller: &Arc<Caller>, address: SocketAdd
         );
         worker.node.telemetry.connection_flows.push(Connection {
             instance: &caller.instance,
+            during: Some(caller.handled()),
             target: None,
             address,
             protocol: "tcp",
-            rule: "",
+            rule: &caller.function.callees_rule(),
             outcome: Err(ConnectionFailure::Refused("no function that it may call has this address")),
             bytes: [0; 2],
             spliced: false,
@@ -143,6 +146,7 @@ pub(crate) fn find(worker: &Rc<Worker>, caller: &Arc<Caller>, address: SocketAdd
         port,
         address,
         started,
+        during: caller.handled(),
         rule: String::new(),
         bytes: [0; 2],
         spliced: false,
@@ -192,6 +196,7 @@ impl TcpProxy {
         }
         self.worker.node.telemetry.connection_flows.push(Connection {
             instance: &self.caller.instance,
+            during: outcome.is_err().then_some(self.during),
             target: Some(&self.callee.id),
             address: self.address,
             protocol: match self.port.protocol {

@@ -46,6 +46,8 @@ impl Listener {
         self.worker.node.telemetry.connection_flows.push(Refusal {
             kind: "connection",
             instance: (&*caller.instance).into(),
+            during: Some(caller.handled()),
+            rule: Box::default(),
             what: "connect".into(),
             host: self.address.to_string().into(),
             reason: refused.reason(),

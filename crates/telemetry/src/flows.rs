@@ -15,6 +15,8 @@ use std::time::{Instant, SystemTime};
 
 /// Limit on refusals and connections. Older ones are forgotten, and counted.
 const MOST: usize = 1024;
+/// Limit on the requests that are noted with one refusal.
+const MOST_REQUESTS: usize = 16;
 /// An instance with more than this fraction of its namespace's share replaces its own events.
 const SHARES: usize = 8;
 
@@ -73,7 +75,8 @@ pub struct Flow {
     /// The verdict if audited policies were enforced, where it differs: `deny: <rule>`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub audit: String,
-    /// For `leno explain`.
+    /// For `leno explain`. Of a refusal before an exchange: the request that the instance was
+    /// handling, if it was handling exactly one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub request_id: String,
 }
@@ -142,6 +145,65 @@ impl Flow {
     }
 }
 
+/// The requests that an instance was handling when it was refused something.
+#[derive(Clone, Debug)]
+pub struct HandledRequests {
+    function: FunctionId,
+    /// Some of them.
+    ids: Vec<Box<str>>,
+    count: u32,
+}
+
+impl HandledRequests {
+    /// The requests with these IDs, of an instance of this function.
+    pub fn new<'a>(function: &FunctionId, ids: impl Iterator<Item = &'a str>) -> Self {
+        let mut requests = Self { function: function.clone(), ids: Vec::new(), count: 0 };
+        for id in ids {
+            requests.count += 1;
+            if requests.ids.len() < MOST_REQUESTS {
+                requests.ids.push(id.into());
+            }
+        }
+        requests
+    }
+
+    /// The function.
+    pub fn function(&self) -> &FunctionId {
+        &self.function
+    }
+
+    /// The IDs of the requests, or of some of them.
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        self.ids.iter().map(|id| &**id)
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The request, if there was exactly one.
+    pub fn only(&self) -> Option<&str> {
+        self.ids().next().filter(|_| self.count == 1)
+    }
+}
+
+/// An event without an exchange, with the requests that its instance was handling.
+#[derive(Clone, Debug)]
+pub struct ConnectionEvent {
+    pub(crate) flow: Flow,
+    pub(crate) at: Instant,
+    /// Of a refusal.
+    pub(crate) during: Option<HandledRequests>,
+}
+
+impl ConnectionEvent {
+    fn new(flow: Flow, at: Instant, during: Option<HandledRequests>) -> Self {
+        let request_id = during.as_ref().and_then(HandledRequests::only).unwrap_or_default().to_owned();
+        Self { flow: Flow { request_id, ..flow }, at, during }
+    }
+}
+
 /// A refusal of an instance before there was a request.
 #[derive(Clone, Debug)]
 pub struct Refusal {
@@ -149,6 +211,10 @@ pub struct Refusal {
     pub kind: &'static str,
     /// The instance.
     pub instance: Box<str>,
+    /// The requests that it was handling.
+    pub during: Option<HandledRequests>,
+    /// The rule that decided; empty: none.
+    pub rule: Box<str>,
     /// The address, name or system call.
     pub what: Box<str>,
     /// The name, or the program.
@@ -157,21 +223,23 @@ pub struct Refusal {
     pub reason: &'static str,
 }
 
-impl From<Refusal> for Flow {
+impl From<Refusal> for ConnectionEvent {
     fn from(refusal: Refusal) -> Self {
-        let Refusal { kind, instance, mut what, mut host, reason } = refusal;
+        let Refusal { kind, instance, during, rule, mut what, mut host, reason } = refusal;
         for text in [&mut what, &mut host] {
             cut(text);
         }
-        Self {
+        let flow = Flow {
             kind: kind.to_owned(),
             source: instance.into(),
             verdict: "deny".to_owned(),
+            rule: rule.into(),
             what: what.into(),
             host: host.into(),
             reason: reason.to_owned(),
-            ..Self::now()
-        }
+            ..Flow::now()
+        };
+        Self::new(flow, Instant::now(), during)
     }
 }
 
@@ -180,6 +248,8 @@ impl From<Refusal> for Flow {
 pub struct Connection<'a> {
     /// The caller's instance.
     pub instance: &'a str,
+    /// If it was refused: the requests that the instance was handling when it began.
+    pub during: Option<HandledRequests>,
     /// The function that it leads to; `None`: to none.
     pub target: Option<&'a FunctionId>,
     /// Where the caller connected to.
@@ -207,9 +277,10 @@ pub enum ConnectionFailure<'a> {
     Failed(&'a str),
 }
 
-impl From<Connection<'_>> for Flow {
+impl From<Connection<'_>> for ConnectionEvent {
     fn from(connection: Connection<'_>) -> Self {
-        let Connection { instance, target, address, protocol, rule, outcome, bytes, spliced, started } = connection;
+        let Connection { instance, during, target, address, protocol, rule, outcome, bytes, spliced, started } =
+            connection;
         let (verdict, reason) = match outcome {
             Ok(()) => ("allow", ""),
             Err(ConnectionFailure::Refused(reason)) => ("deny", reason),
@@ -218,7 +289,7 @@ impl From<Connection<'_>> for Flow {
         let mut reason = reason.into();
         cut(&mut reason);
         let [sent, received] = bytes;
-        Self {
+        let flow = Flow {
             time: rfc3339(started.0).to_string(),
             kind: "connection".to_owned(),
             source: instance.to_owned(),
@@ -234,8 +305,9 @@ impl From<Connection<'_>> for Flow {
             spliced,
             time_us: started.1.elapsed().as_micros().try_into().unwrap_or(u64::MAX),
             reason: reason.into(),
-            ..Self::default()
-        }
+            ..Flow::default()
+        };
+        Self::new(flow, started.1, during)
     }
 }
 
@@ -246,7 +318,7 @@ pub struct ConnectionFlows(Mutex<Latest>);
 #[derive(Debug, Default)]
 struct Latest {
     /// By their numbers, which rise.
-    flows: BTreeMap<u64, Flow>,
+    events: BTreeMap<u64, ConnectionEvent>,
     /// The numbers of each namespace's.
     by_namespace: HashMap<Box<str>, BTreeSet<u64>>,
     /// The numbers of each instance's, oldest first.
@@ -273,17 +345,18 @@ impl ConnectionFlows {
     /// namespace has used up its share and the instance has many; else the oldest of its namespace,
     /// if the share is used up; else the oldest of the largest namespace. So no namespace and no
     /// instance replaces the events of others.
-    pub fn push(&self, flow: impl Into<Flow>) {
-        let flow = flow.into();
+    pub fn push(&self, event: impl Into<ConnectionEvent>) {
+        let event = event.into();
+        let source = &event.flow.source;
         let mut latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if latest.flows.len() >= MOST {
-            latest.forget_one(&flow.source);
+        if latest.events.len() >= MOST {
+            latest.forget_one(source);
         }
         let number = latest.pushed;
         latest.pushed += 1;
-        latest.by_namespace.entry(namespace(&flow.source).into()).or_default().insert(number);
-        latest.by_instance.entry(flow.source.clone()).or_default().push_back(number);
-        latest.flows.insert(number, flow);
+        latest.by_namespace.entry(namespace(source).into()).or_default().insert(number);
+        latest.by_instance.entry(source.clone()).or_default().push_back(number);
+        latest.events.insert(number, event);
     }
 
     /// Counts events without details.
@@ -291,10 +364,19 @@ impl ConnectionFlows {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pushed += number;
     }
 
+    /// The refusals of instances that were handling this request, in their order.
+    pub(crate) fn during(&self, request_id: &str) -> Vec<ConnectionEvent> {
+        let latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_wanted = |event: &&ConnectionEvent| {
+            event.during.as_ref().is_some_and(|during| during.ids().any(|id| id == request_id))
+        };
+        latest.events.values().filter(is_wanted).cloned().collect()
+    }
+
     fn after(&self, seen: u64) -> After<Flow> {
         let latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = seen.min(latest.pushed);
-        let found: Vec<Flow> = latest.flows.range(seen..).map(|(_, flow)| flow.clone()).collect();
+        let found: Vec<Flow> = latest.events.range(seen..).map(|(_, event)| event.flow.clone()).collect();
         let missed = latest.pushed - seen - found.len() as u64;
         After { found, missed, next: vec![latest.pushed] }
     }
@@ -311,7 +393,8 @@ impl Latest {
             let largest = self.by_namespace.values().max_by_key(|numbers| numbers.len());
             largest.and_then(|numbers| numbers.first()).copied()
         };
-        let Some((number, flow)) = oldest.and_then(|number| self.flows.remove_entry(&number)) else { return };
+        let Some((number, event)) = oldest.and_then(|number| self.events.remove_entry(&number)) else { return };
+        let flow = event.flow;
         if let Some(numbers) = self.by_namespace.get_mut(namespace(&flow.source)) {
             numbers.remove(&number);
             if numbers.is_empty() {
@@ -360,7 +443,15 @@ mod tests {
     use crate::testing::observed;
 
     fn refusal(host: &str) -> Refusal {
-        Refusal { kind: "name", instance: "i".into(), what: "look-up".into(), host: host.into(), reason: "no callee" }
+        Refusal {
+            kind: "name",
+            instance: "i".into(),
+            during: None,
+            rule: "".into(),
+            what: "look-up".into(),
+            host: host.into(),
+            reason: "no callee",
+        }
     }
 
     #[test]

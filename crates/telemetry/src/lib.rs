@@ -33,7 +33,7 @@ use flows::{ConnectionFlows, Flows};
 use leno_model::MeshConfig;
 use leno_namespaces::Namespaces;
 use metrics::{Entries, Gauges, Metrics};
-use ring::Ring;
+use ring::{Explanation, Ring};
 use span::Spans;
 use std::io;
 use std::sync::Arc;
@@ -93,6 +93,11 @@ impl Telemetry {
         Exposition::default()
             .with(&self.metrics.scrape(&self.trust_domain, gauges))
             .with(&namespaces::Scrape::of(&self.namespaces))
+    }
+
+    /// The hops of a request, in the order in which they began; empty: no record is kept.
+    pub fn explain(&self, request_id: &str) -> Vec<Explanation> {
+        self.ring.explain(request_id, &self.connection_flows)
     }
 
     /// The events after `seen`, which is [`Flows::next`] of an earlier answer; `None`: all.

@@ -1,10 +1,12 @@
 //! The most recent records, for `leno explain`: every stage of a decision, found by request ID.
 
 mod explanation;
+mod refusals;
 
-pub use explanation::Explanation;
+pub use explanation::{Explanation, RefusedAttempt};
 
 use crate::exchange::ExchangeRecord;
+use crate::flows::ConnectionFlows;
 use crate::record_ring::RecordRing;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -33,16 +35,18 @@ impl Ring {
         shard
     }
 
-    /// Explains a request: one explanation for each hop, in the order in which the hops began.
-    /// Empty if no record is kept.
-    pub fn explain(&self, request_id: &str) -> Vec<Explanation> {
+    /// Explains a request: one explanation for each hop, in the order in which the hops began, with
+    /// refusals of the instances that handled it. Empty if no record is kept.
+    pub(super) fn explain(&self, request_id: &str, others: &ConnectionFlows) -> Vec<Explanation> {
         let shards: Vec<Arc<Shard>> = self.shards.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut found = Vec::new();
         for shard in shards {
             found.extend(shard.lock().of_request(request_id));
         }
         found.sort_by_key(|observed| observed.started);
-        found.iter().map(Explanation::new).collect()
+        let mut hops: Vec<_> = found.into_iter().map(|observed| (Explanation::new(&observed), observed)).collect();
+        refusals::add(&mut hops, others.during(request_id));
+        hops.into_iter().map(|(explanation, _)| explanation).collect()
     }
 
     /// The exchanges that ended after those that were seen before, oldest first.
@@ -96,6 +100,10 @@ mod tests {
     use leno_http::peer::TrafficDirection;
     use std::time::Duration;
 
+    fn explain(ring: &Ring, request_id: &str) -> Vec<Explanation> {
+        ring.explain(request_id, &ConnectionFlows::default())
+    }
+
     #[test]
     fn hops_of_a_request_come_back_in_the_order_in_which_they_began() {
         let ring = Ring::default();
@@ -111,10 +119,10 @@ mod tests {
         two.push(&hop(TrafficDirection::Outbound, 1));
         two.push(&ExchangeRecord { request_id: "req-2".into(), ..observed() });
         one.push(&hop(TrafficDirection::Gateway, 0));
-        let hops: Vec<String> = ring.explain("req-1").into_iter().map(|explanation| explanation.hop).collect();
+        let hops: Vec<String> = explain(&ring, "req-1").into_iter().map(|explanation| explanation.hop).collect();
         assert_eq!(hops, ["gateway", "outbound", "inbound"]);
-        assert_eq!(ring.explain("req-2").len(), 1);
-        assert!(ring.explain("req-3").is_empty());
+        assert_eq!(explain(&ring, "req-2").len(), 1);
+        assert!(explain(&ring, "req-3").is_empty());
     }
 
     #[test]
@@ -124,8 +132,8 @@ mod tests {
         for number in 0..20_000 {
             shard.push(&ExchangeRecord { request_id: number.to_string().into(), ..observed() });
         }
-        assert!(ring.explain("0").is_empty());
-        assert_eq!(ring.explain("19999").len(), 1);
+        assert!(explain(&ring, "0").is_empty());
+        assert_eq!(explain(&ring, "19999").len(), 1);
         assert_eq!(ring.latest(10).len(), 10);
         let all = ring.latest(usize::MAX).len();
         assert!((1500..20_000).contains(&all), "{all}");
@@ -135,7 +143,7 @@ mod tests {
     fn an_explanation_tells_every_stage_and_no_secret() {
         let ring = Ring::default();
         ring.shard().push(&observed());
-        let explanation = ring.explain("req-1").remove(0);
+        let explanation = explain(&ring, "req-1").remove(0);
         let json = serde_json::to_string(&explanation).unwrap();
         for secret in ["secret-token", "curl/8"] {
             assert!(!json.contains(secret), "{json}");

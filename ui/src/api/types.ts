@@ -177,6 +177,7 @@ export interface Hop {
   trace?: { trace_id: string; span_id: string; parent_span_id?: string; sampled: boolean };
   attempts?: { endpoint?: string; result: string; at_us: number }[];
   node?: string;
+  refusals?: RefusedAttempt[];
   response: {
     status: number;
     grpc_status?: number;
@@ -193,6 +194,21 @@ export interface Hop {
     head_us: number | null;
     end_us: number;
   };
+}
+
+/** `telemetry::ring::RefusedAttempt`: a refusal of the callee's instance while it handled the request. */
+export interface RefusedAttempt {
+  kind: string;
+  what: string;
+  host: string;
+  target?: string;
+  rule?: string;
+  reason: string;
+  fix?: string;
+  at_us: number;
+  count: number;
+  /** Requests that the instance was handling. 1: the attempt belongs to this one. */
+  among: number;
 }
 
 export interface Judgement {

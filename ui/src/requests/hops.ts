@@ -1,6 +1,6 @@
 // The hops of one request: in order, and both sides of each call.
 
-import type { Hop } from "../api/types";
+import type { Hop, RefusedAttempt } from "../api/types";
 import { workload } from "../text/names";
 
 /** One call, by the sidecar of its caller (or a gateway), and by that of its callee. */
@@ -94,4 +94,11 @@ export function verdictOf(hop: Hop): string {
 export function deciding(hops: readonly Hop[]): Hop | undefined {
   const ordered = inOrder(hops);
   return ordered.find((hop) => hop.judgement?.verdict !== "allow") ?? ordered.at(-1);
+}
+
+/** A refused attempt of an instance, after its name. */
+export function attemptWords({ kind, what, host, target }: RefusedAttempt): string {
+  if (kind === "name") return `looked up ${host}`;
+  if (kind === "connection") return target ? `connected to ${target} at ${host}` : `connected to ${host}`;
+  return `made the system call ${what} (${host})`;
 }

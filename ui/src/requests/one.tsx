@@ -11,6 +11,7 @@ import { clock, micros } from "../text/format";
 import { linesOf } from "./document";
 import { Decision, HopCard } from "./hop";
 import { calls, deciding, inOrder, outcome } from "./hops";
+import { Refusals } from "./refusals";
 import { Timeline } from "./timeline";
 import { TryAgain } from "./try-again";
 import { visible } from "../text/safe";
@@ -66,6 +67,7 @@ function Request({ hops }: { hops: Hop[] }) {
       <Section title="Time line">
         <Timeline hops={hops} />
       </Section>
+      <Refusals hops={hops} />
       {decided?.judgement && <Deciding key={decided.judgement.function} hop={decided} />}
       {calls(hops).map(({ caller, callee, sides }) => (
         <section class="card call">

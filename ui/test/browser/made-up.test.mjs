@@ -21,6 +21,7 @@ const VIEWS = [
   "#/requests",
   "#/requests/denied-1",
   "#/requests/4bf92f3500000001",
+  "#/requests/refused-1",
   "#/nodes",
   "#/alerts",
   "#/changes",
@@ -148,6 +149,21 @@ test("the graph can be used by keyboard alone", async () => {
     await page.getByRole("complementary", { name: "Selected node" }).waitFor({ state: "detached" });
     // One stop for the tab key, however many nodes there are.
     assert.equal(await page.locator(".node .box[tabindex='0']").count(), 1);
+  });
+});
+
+test("refused attempts of an instance are marked and told at the request", async () => {
+  await shown("shop", {}, async (page) => {
+    await visit(page, "#/requests/refused-1");
+    await page.getByRole("heading", { name: "Refused during the request" }).waitFor();
+    const told = await page.locator(".refusals li").allInnerTexts();
+    assert.equal(told.length, 2);
+    assert.match(told[0], /demo\/shop looked up ledger 900 µs after the start, 2 times.*demo\/shop\/callees/s);
+    assert.match(told[0], /Fix: .*`callees`/);
+    assert.match(told[1], /handling 3 requests\. The attempt may belong to another one/);
+    assert.equal(await page.locator(".timeline rect.attempt").count(), 2);
+    await visit(page, "#/requests/4bf92f3500000001");
+    assert.equal(await page.locator(".refusals, rect.attempt").count(), 0);
   });
 });
 

@@ -85,6 +85,7 @@ export function hops(id, words = "") {
     judgement: judgement("demo/shop", "shop/authorization/read-only", isDenied ? refusal : {}),
     quotas: isDenied ? [] : [{ limit: "shop/rateLimits/per-client", remaining: 37 }],
     trace: trace("b7ad6b7169203331"),
+    ...(id.startsWith("refused") ? { refusals: refusals() } : {}),
     attempts: isDenied ? [] : [{ endpoint: "127.0.0.1:40001", result: "200", at_us: 4100 }],
     response,
     stages: isDenied
@@ -119,6 +120,34 @@ export function hops(id, words = "") {
       trace: trace("c7ad6b7169203332", "b7ad6b7169203331"),
       node: "two",
       stages: { routed_us: 25, judged_us: 60, upstream_us: 75, head_us: 2900, end_us: 2950 },
+    },
+  ];
+}
+
+/** What the mesh refused the shop while it handled a request. */
+function refusals() {
+  const rule = "demo/shop/callees";
+  return [
+    {
+      kind: "name",
+      what: "look-up",
+      host: "ledger",
+      rule,
+      reason: "no callee of this function has this name, so it has no address",
+      fix: "if demo/shop may call ledger, list the function or External in its `callees`",
+      at_us: 900,
+      count: 2,
+      among: 1,
+    },
+    {
+      kind: "connection",
+      what: "connect",
+      host: "192.0.2.7:5432",
+      rule,
+      reason: "no function that it may call has this address",
+      at_us: 1900,
+      count: 1,
+      among: 3,
     },
   ];
 }

@@ -34,7 +34,7 @@ impl Admin {
                 found.next = flows.next;
                 found
             }
-            View::Explanation => rows(query, telemetry.ring.explain(&query.argument), |hop| hop.namespace()),
+            View::Explanation => rows(query, telemetry.explain(&query.argument), |hop| hop.namespace()),
             View::Edges => rows(query, telemetry.metrics.edges(), Edge::namespace),
             View::Rules => {
                 let mut hits = telemetry.metrics.rule_hits();

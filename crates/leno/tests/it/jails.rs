@@ -8,8 +8,10 @@ mod programs;
 mod servers;
 mod volumes;
 
+use leno_testkit::eventually;
 use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, intruder, policy, public_folder};
 use leno_testkit::process::{children, is_running};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -109,6 +111,35 @@ fn a_refused_system_call_is_told_by_name() {
         let told = |line: &String| line.contains("`intruder` made the system call ptrace") && line.contains("killed");
         mesh.output().iter().any(told)
     });
+}
+
+#[test]
+fn refused_attempts_are_told_at_the_request_during_which_they_happened() {
+    let mesh = start("strict", &neighbours());
+    for (path, attempt, kind) in [
+        ("/resolve/victim", "look-up of victim after ", "name"),
+        ("/call/victim", "look-up of victim after ", "name"),
+        ("/connect/192.0.2.1:80", "connection to 192.0.2.1:80 after ", "connection"),
+    ] {
+        let answer = mesh.get(path);
+        assert!(answer.status == 200 && answer.body.starts_with("refused"), "{answer:?}");
+        let id = answer.header("x-request-id").unwrap();
+        // The kernel's refusals are reported a moment later.
+        let told = eventually(attempt, || Some(mesh.explain(id)).filter(|told| told.contains(attempt)));
+        let fix = "fix: if test/intruder may call ";
+        assert!(told.contains("[test/intruder/callees]") && told.contains(fix), "{told}");
+        assert!(told.contains("allowed by") && !told.contains("it may belong to another"), "{told}");
+        let hops = mesh.leno(&["explain", id, "-o", "json"]).stdout;
+        let hops: Vec<Value> = serde_json::from_slice(&hops).unwrap();
+        let refusals: Vec<&Value> = hops.iter().filter_map(|hop| hop["refusals"].as_array()).flatten().collect();
+        let [refusal] = refusals[..] else { panic!("{hops:?}") };
+        assert_eq!((&refusal["kind"], &refusal["among"]), (&kind.into(), &1.into()), "{refusal}");
+        let observed = mesh.leno(&["observe", "--last", "100", "--kind", kind]).stdout;
+        assert!(String::from_utf8(observed).unwrap().contains(&format!("id={id}")), "{id}");
+    }
+    let answer = mesh.get("/call/friend");
+    assert_eq!(answer.status, 200);
+    assert!(!mesh.explain(answer.header("x-request-id").unwrap()).contains("refused"));
 }
 
 #[test]

@@ -169,6 +169,7 @@ impl Inbound {
     fn record(&self, ended: &Result<(), Stop>, bytes: [u64; 2]) {
         self.worker.node.telemetry.connection_flows.push(Connection {
             instance: self.peer.identity.as_deref().unwrap_or_default(),
+            during: None,
             target: Some(&self.callee),
             address: self.external.map_or(self.peer.address, |address| SocketAddr::new(address, self.port.number)),
             protocol: match self.port.protocol {

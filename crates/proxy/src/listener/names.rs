@@ -30,6 +30,8 @@ pub(super) async fn answer(worker: &Worker, caller: &Caller, socket: &UdpSocket)
                 worker.node.telemetry.connection_flows.push(Refusal {
                     kind: "name",
                     instance: (&*caller.instance).into(),
+                    during: Some(caller.handled()),
+                    rule: caller.function.callees_rule().into(),
                     what: "look-up".into(),
                     host: name.into(),
                     reason: "no callee of this function has this name, so it has no address",

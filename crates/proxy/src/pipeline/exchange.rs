@@ -3,8 +3,9 @@
 use crate::pipeline::judge::Permit;
 use crate::pipeline::worker::{PinnedSnapshot, Worker};
 use crate::state::certificate::PeerCertificate;
-use crate::state::credential::{Caller, InFlight};
+use crate::state::credential::Caller;
 use crate::state::function::FunctionEntry;
+use crate::state::in_flight::InFlight;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Version, request};
 use leno_http::failure::Failure;

@@ -25,8 +25,8 @@ pub use outcome::{Permit, PermittedRequest, Refusal};
 pub(crate) use request_snapshot::RequestSnapshot;
 pub(crate) use verdict::{add_time, audit, overrule};
 
-use crate::state::credential::InFlight;
 use crate::state::function::{FunctionEntry, LoadedProgram};
+use crate::state::in_flight::InFlight;
 use crate::state::policy_state::{FunctionState, PolicyState};
 use crate::state::tokens::{Signatures, VerifiedToken};
 use http::{request, response};

@@ -6,21 +6,21 @@
 //! is useless to other processes: the node looks up which process opened the connection that
 //! carries it.
 
+use crate::state::in_flight::{InFlight, Requests};
 use crate::state::shards::Shards;
 use arc_swap::ArcSwap;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::{HeaderMap, HeaderValue};
+use http::HeaderValue;
 use leno_http::failure::Unproven;
-use leno_http::head;
 use leno_model::FunctionId;
-use leno_policy::input::{Parent, TraceContext};
+use leno_telemetry::flows::HandledRequests;
 use std::fmt::{self, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use zeroize::Zeroizing;
@@ -62,23 +62,12 @@ pub struct Caller {
     opener_check: OnceLock<OpenerCheck>,
     /// Held while a connection is checked.
     checking: tokio::sync::Mutex<()>,
-    in_flight: Mutex<Vec<Arc<InFlight>>>,
+    requests: Mutex<Requests>,
 }
 
 /// Checks that the instance opened a connection. The first address is the instance's end; the
 /// second is this process's end.
 pub type OpenerCheck = Box<dyn Fn(SocketAddr, SocketAddr) -> Result<(), Unproven> + Send + Sync>;
-
-/// A request that an instance is handling. All calls of the instance meanwhile belong to that
-/// request, whether or not the instance copies headers.
-#[derive(Debug)]
-pub struct InFlight {
-    /// The request's `x-request-id`.
-    pub request_id: HeaderValue,
-    trace: Option<TraceContext>,
-    state: Option<HeaderValue>,
-    retried: bool,
-}
 
 /// A new credential, meant for the instance's environment only.
 #[derive(Clone, PartialEq, Eq)]
@@ -214,7 +203,7 @@ impl Credentials {
     /// of this name has a credential.
     pub fn handle(&self, instance: &str, request: Arc<InFlight>) -> Option<HandlingGuard> {
         let caller = self.callers.load().by_instance.get(instance)?.clone();
-        caller.in_flight(|requests| requests.push(request.clone()));
+        caller.requests(|requests| requests.begin(&request));
         Some(HandlingGuard { caller, request })
     }
 
@@ -253,7 +242,7 @@ impl Caller {
             ended: Notify::new(),
             opener_check: OnceLock::new(),
             checking: tokio::sync::Mutex::default(),
-            in_flight: Mutex::default(),
+            requests: Mutex::default(),
         })
     }
 
@@ -294,41 +283,21 @@ impl Caller {
 
     /// The request that the instance is handling, if it is handling exactly one.
     pub fn only_in_flight(&self) -> Option<Arc<InFlight>> {
-        self.in_flight(|requests| match &requests[..] {
-            [request] => Some(request.clone()),
-            _ => None,
-        })
+        self.requests(|requests| requests.only_in_flight())
     }
 
-    fn in_flight<R>(&self, act: impl FnOnce(&mut Vec<Arc<InFlight>>) -> R) -> R {
-        act(&mut self.in_flight.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl InFlight {
-    /// A request as sent to the instance: its id, its span if it is traced, and the `tracestate`
-    /// header.
-    pub fn new(request_id: &HeaderValue, trace: Option<TraceContext>, headers: &HeaderMap) -> Self {
-        let state = trace.and_then(|_| headers.get("tracestate")).map(head::own);
-        Self { request_id: request_id.clone(), trace, state, retried: false }
+    /// The requests that the instance is handling.
+    pub fn handled(&self) -> HandledRequests {
+        self.requests(|requests| HandledRequests::new(&self.function, requests.in_flight()))
     }
 
-    /// The same request; if `retried`, as a retry, or as a call on behalf of one.
-    #[must_use]
-    pub fn retried(self, retried: bool) -> Self {
-        Self { retried, ..self }
+    /// The requests that the instance was handling a moment ago. Empty if too many have ended since.
+    pub fn handled_at(&self, then: Instant) -> HandledRequests {
+        self.requests(|requests| HandledRequests::new(&self.function, requests.at(then)))
     }
 
-    /// Whether the request is a retry, or was made on behalf of one. Calls on its behalf are not
-    /// retried.
-    pub fn is_retry(&self) -> bool {
-        self.retried
-    }
-
-    /// The trace parent of requests that belong to this one; `None`: the request is not traced.
-    pub fn parent(&self) -> Option<Parent<'_>> {
-        let state = self.state.as_ref().and_then(|state| state.to_str().ok()).unwrap_or_default();
-        self.trace.map(|context| Parent { context, state })
+    fn requests<R>(&self, act: impl FnOnce(&mut Requests) -> R) -> R {
+        act(&mut self.requests.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -356,13 +325,16 @@ pub struct HandlingGuard {
 
 impl Drop for HandlingGuard {
     fn drop(&mut self) {
-        self.caller.in_flight(|requests| requests.retain(|request| !Arc::ptr_eq(request, &self.request)));
+        let is_in_jail = self.caller.secret.is_none();
+        self.caller.requests(|requests| requests.end(&self.request, is_in_jail));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderMap;
+    use leno_policy::input::TraceContext;
 
     fn header(user: &str, secret: &str) -> HeaderValue {
         HeaderValue::try_from(format!("Basic {}", STANDARD.encode(format!("{user}:{secret}")))).unwrap()
@@ -429,18 +401,6 @@ mod tests {
     }
 
     #[test]
-    fn a_request_in_hand_keeps_nothing_of_its_head() {
-        let buffer = bytes::Bytes::from(b"a=1, token".to_vec());
-        let state = HeaderValue::from_maybe_shared(buffer.slice(..3)).unwrap();
-        let headers = HeaderMap::from_iter([("tracestate".parse().unwrap(), state)]);
-        let context = TraceContext { trace_id: 1, span_id: 1, sampled: true };
-        let in_flight = InFlight::new(&HeaderValue::from_static("r"), Some(context), &headers);
-        drop(headers);
-        assert!(buffer.is_unique());
-        assert_eq!(in_flight.parent().unwrap().state, "a=1");
-    }
-
-    #[test]
     fn one_request_at_a_time_is_the_parent_of_what_it_calls() {
         let credentials = Credentials::default();
         let minted = credentials.mint(&function("a"), "a-1").unwrap();
@@ -461,5 +421,37 @@ mod tests {
         assert!(credentials.handle("unknown", request(3)).is_none());
         let untraced = InFlight::new(&HeaderValue::from_static("r"), None, &headers);
         assert_eq!((untraced.parent(), request(4).parent().unwrap().state), (None, "a=1"));
+    }
+
+    #[test]
+    fn the_requests_of_a_moment_ago_are_known() {
+        let credentials = Credentials::default();
+        let caller = credentials.admit(&function("a"), "a-1");
+        let handle = |id: &'static str| {
+            let id = HeaderValue::from_static(id);
+            credentials.handle("a-1", Arc::new(InFlight::new(&id, None, &HeaderMap::new()))).unwrap()
+        };
+        let ids = |handled: HandledRequests| handled.ids().map(str::to_owned).collect::<Vec<_>>();
+        assert!(ids(caller.handled()).is_empty());
+        let first = handle("one");
+        let alone = Instant::now();
+        assert_eq!(ids(caller.handled()), ["one"]);
+        let second = handle("two");
+        let both = Instant::now();
+        assert_eq!(ids(caller.handled()), ["one", "two"]);
+        drop((first, second));
+        let none = Instant::now();
+        let third = handle("three");
+        assert_eq!(ids(caller.handled()), ["three"]);
+        assert_eq!(ids(caller.handled_at(alone)), ["one"]);
+        assert_eq!(caller.handled_at(alone).only(), Some("one"));
+        assert_eq!((ids(caller.handled_at(both)).len(), caller.handled_at(both).only()), (2, None));
+        assert!(ids(caller.handled_at(none)).len() <= 1);
+        for _ in 0..40 {
+            drop(handle("later"));
+        }
+        assert!(ids(caller.handled_at(alone)).is_empty(), "no guess about what is forgotten");
+        assert!(ids(caller.handled_at(Instant::now())).contains(&"three".to_owned()));
+        drop(third);
     }
 }

@@ -460,9 +460,8 @@ impl Mesh {
     /// The records of a request, as soon as so many hops have written them: they do so after they
     /// have sent their responses.
     pub(crate) async fn told(&self, request_id: &str, hops: usize) -> Vec<Explanation> {
-        eventually_async("the record of the exchange", || self.node.telemetry.ring.explain(request_id).len() >= hops)
-            .await;
-        self.node.telemetry.ring.explain(request_id)
+        eventually_async("the record of the exchange", || self.node.telemetry.explain(request_id).len() >= hops).await;
+        self.node.telemetry.explain(request_id)
     }
 
     pub(crate) fn gateway(&self) -> SocketAddr {

@@ -14,7 +14,7 @@ fn record(telemetry: &Telemetry) -> Record {
 }
 
 fn reported(telemetry: &Telemetry) -> Vec<Explanation> {
-    telemetry.ring.explain("req-1")
+    telemetry.explain("req-1")
 }
 
 #[test]

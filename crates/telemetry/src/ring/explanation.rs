@@ -66,6 +66,10 @@ pub struct Explanation {
     /// The other node that the last attempt went to; `None`: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
+    /// Attempts of the callee's instance that were refused before there was a request, while it
+    /// handled this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refusals: Vec<RefusedAttempt>,
     /// The response that the client got.
     pub response: Response,
     /// When each stage was reached.
@@ -224,6 +228,35 @@ pub struct Attempt {
     pub at_us: f64,
 }
 
+/// A look-up, connection or system call of an instance that was refused while it handled the
+/// request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RefusedAttempt {
+    /// `name`, `connection` or `system-call`.
+    pub kind: String,
+    /// `look-up`, `connect`, or the name of the system call.
+    pub what: String,
+    /// The name, the address, or the program.
+    pub host: String,
+    /// The function at the address, `namespace/name`, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// The rule that decided; empty: none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub rule: String,
+    /// The cause of the refusal.
+    pub reason: String,
+    /// The setting that would allow it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub fix: String,
+    /// When, the first time.
+    pub at_us: f64,
+    /// How many times.
+    pub count: u32,
+    /// Number of requests that the instance was handling. 1: the attempt belongs to this one.
+    pub among: u32,
+}
+
 /// The response that the client got.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Response {
@@ -303,6 +336,7 @@ impl Explanation {
             trace: trace(observed),
             attempts: attempts(observed),
             node: observed.node.as_deref().map(str::to_owned),
+            refusals: Vec::new(),
             response: Response {
                 status: observed.status,
                 grpc_status: observed.grpc_status,

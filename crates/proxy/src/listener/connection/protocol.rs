@@ -74,6 +74,8 @@ impl Connection {
             self.worker.node.telemetry.connection_flows.push(Refusal {
                 kind: "connection",
                 instance: (&*caller.instance).into(),
+                during: Some(caller.handled()),
+                rule: Box::default(),
                 what: "connect".into(),
                 host: address.to_string().into(),
                 reason,

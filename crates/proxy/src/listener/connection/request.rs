@@ -5,7 +5,7 @@ use super::open::OpenConnection;
 use crate::pipeline::exchange::{Arrival, Exchange, Origin};
 use crate::pipeline::worker::PinnedSnapshot;
 use crate::pipeline::{reply, upgrade};
-use crate::state::credential::InFlight;
+use crate::state::in_flight::InFlight;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header, request};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;

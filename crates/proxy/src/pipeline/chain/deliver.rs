@@ -2,8 +2,8 @@
 
 use super::body::{NoBody, copy_in, most};
 use crate::pipeline::exchange::Exchange;
-use crate::state::credential::InFlight;
 use crate::state::function::FunctionEntry;
+use crate::state::in_flight::InFlight;
 use http::header::{CONTENT_LENGTH, HOST};
 use http::uri::PathAndQuery;
 use http::{Response, StatusCode, request};

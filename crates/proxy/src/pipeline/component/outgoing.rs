@@ -5,8 +5,8 @@
 use super::body::lend;
 use crate::pipeline::exchange::{Arrival, Exchange, Origin};
 use crate::pipeline::worker::{PinnedSnapshot, Worker};
-use crate::state::credential::InFlight;
 use crate::state::function::FunctionEntry;
+use crate::state::in_flight::InFlight;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use leno_http::body::{Body, InstanceBody};
 use leno_http::peer::Peer;
