@@ -54,12 +54,15 @@ pub fn authorizer(bytes: &[u8]) {
 /// Answers a DNS query of a jail: the answer is for that query, and only names of callees have an
 /// address.
 pub fn name(question: &[u8]) {
-    let Some(denied) = reply(question, |_| None) else {
-        assert!(reply(question, |_| Some(ADDRESS)).is_none(), "who is asked does not decide whether it is a question");
+    let Some(denied) = reply(question, |_, _| None) else {
+        assert!(
+            reply(question, |_, _| Some(ADDRESS)).is_none(),
+            "who is asked does not decide whether it is a question"
+        );
         return;
     };
     let id = Message::from_octets(question).unwrap().header().id();
-    for (answer, most) in [(denied, 0), (reply(question, |_| Some(ADDRESS)).unwrap(), 1)] {
+    for (answer, most) in [(denied, 0), (reply(question, |_, _| Some(ADDRESS)).unwrap(), 1)] {
         let answer = Message::from_octets(&answer).unwrap();
         assert_eq!((answer.header().id(), answer.header().qr()), (id, true));
         assert!(answer.header_counts().ancount() <= most);

@@ -8,9 +8,9 @@ use std::net::Ipv4Addr;
 /// How long a resolver may cache an answer: the callees of a function can change.
 const TTL: Ttl = Ttl::from_secs(5);
 
-/// The answer to one query, with the name's address, if it has one. `None`: the message is no
-/// query.
-pub(crate) fn reply(question: &[u8], address: impl FnOnce(&str) -> Option<Ipv4Addr>) -> Option<Vec<u8>> {
+/// The answer to one query, with the name's address, if it has one; `address` gets the name and the
+/// type of record. `None`: the message is no query.
+pub(crate) fn reply(question: &[u8], address: impl FnOnce(&str, Rtype) -> Option<Ipv4Addr>) -> Option<Vec<u8>> {
     let message = Message::from_octets(question).ok().filter(|message| !message.header().qr())?;
     let respond = |code| MessageBuilder::new_vec().start_answer(&message, code).ok();
     if message.header().opcode() != Opcode::QUERY {
@@ -19,7 +19,8 @@ pub(crate) fn reply(question: &[u8], address: impl FnOnce(&str) -> Option<Ipv4Ad
     let Ok(asked) = message.sole_question() else {
         return Some(MessageBuilder::new_vec().start_error(&message, Rcode::FORMERR).finish());
     };
-    let address = if asked.qclass() == Class::IN { address(&asked.qname().to_string()) } else { None };
+    let is_internet = asked.qclass() == Class::IN;
+    let address = if is_internet { address(&asked.qname().to_string(), asked.qtype()) } else { None };
     let Some(address) = address else { return Some(respond(Rcode::NXDOMAIN)?.finish()) };
     let mut reply = respond(Rcode::NOERROR)?;
     reply.header_mut().set_aa(true);
@@ -52,7 +53,7 @@ mod tests {
     #[test]
     fn only_names_of_callees_have_an_address() {
         let about = |name: &str, kind| {
-            code_and_address(&reply(&ask(name, kind), |name| (name == "stock").then_some(CALLEE)).unwrap())
+            code_and_address(&reply(&ask(name, kind), |name, _| (name == "stock").then_some(CALLEE)).unwrap())
         };
         assert_eq!(about("stock", Rtype::A), (Rcode::NOERROR, Some(CALLEE)));
         assert_eq!(about("stock.", Rtype::A), (Rcode::NOERROR, Some(CALLEE)));
@@ -65,9 +66,9 @@ mod tests {
 
     #[test]
     fn what_is_no_question_gets_no_answer_and_never_an_address() {
-        let answer = reply(&ask("stock", Rtype::A), |_| Some(CALLEE)).unwrap();
-        assert_eq!(reply(&answer, |_| Some(CALLEE)), None, "answers to answers would go round for ever");
-        assert_eq!(reply(b"", |_| Some(CALLEE)), None);
+        let answer = reply(&ask("stock", Rtype::A), |_, _| Some(CALLEE)).unwrap();
+        assert_eq!(reply(&answer, |_, _| Some(CALLEE)), None, "answers to answers would go round for ever");
+        assert_eq!(reply(b"", |_, _| Some(CALLEE)), None);
         let two = {
             let mut question = MessageBuilder::new_vec().question();
             for name in ["stock", "stock"] {
@@ -75,9 +76,9 @@ mod tests {
             }
             question.finish()
         };
-        assert_eq!(code_and_address(&reply(&two, |_| Some(CALLEE)).unwrap()).0, Rcode::FORMERR);
+        assert_eq!(code_and_address(&reply(&two, |_, _| Some(CALLEE)).unwrap()).0, Rcode::FORMERR);
         for length in 0..two.len() {
-            drop(reply(&two[..length], |_| Some(CALLEE)));
+            drop(reply(&two[..length], |_, _| Some(CALLEE)));
         }
     }
 }
