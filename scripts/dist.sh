@@ -65,7 +65,7 @@ Architecture: amd64
 Maintainer: The Leno developers
 Section: net
 Priority: optional
-Recommends: crun, ca-certificates
+Recommends: ca-certificates
 Installed-Size: $(du -sk "$root/usr" | cut -f1)
 Description: service mesh for serverless functions
  Leno authenticates, authorises, limits, encrypts, retries and traces every call

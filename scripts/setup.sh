@@ -48,7 +48,6 @@ if [ "${1:-}" = checks ]; then
   [ -e /usr/include/wasm32-wasi/stdlib.h ] || missing+=(wasi-libc)
   compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/wasi/libclang_rt.builtins-wasm32.a' >/dev/null || missing+=(libclang-rt-dev-wasm32)
   # Tests of containers in jails.
-  need crun crun
   need busybox busybox-static
   # What the tests of images compare with.
   need docker-registry docker-registry

@@ -1,7 +1,7 @@
 //! How long a start takes, by stage: of a program of the machine, and of a container, each in a
 //! jail that was made ahead. Prints medians of 50.
 //!
-//! `cargo run --release -p leno-jail --example cold_start` as root, with the packages `busybox-static` and `crun`.
+//! `cargo run --release -p leno-jail --example cold_start` as root, with the package `busybox-static`.
 
 use leno_jail::{Container, Image, Jailer, Jails, Program};
 use std::error::Error;

@@ -147,7 +147,7 @@ pub(crate) struct ContainerPlan {
 
 impl ContainerPlan {
     /// Checks a container.
-    pub(crate) fn new(container: Container, runtime: PathBuf) -> io::Result<Self> {
+    pub(crate) fn new(container: Container) -> io::Result<Self> {
         let Container { image, secrets, descriptors, hostname, read_only, own_group, writable, .. } = &container;
         if image.layers.is_empty() || image.layers.len() > MOST_LAYERS {
             return Err(bad(format!("an image has 1 to {MOST_LAYERS} layers, not {}", image.layers.len())));
@@ -178,7 +178,6 @@ impl ContainerPlan {
             read_only: *read_only,
             own_group: *own_group,
             stop_signal: signal(&image.stop_signal)?,
-            runtime,
         };
         let (layers, host) = (image.layers.clone(), container.host.clone());
         Ok(Self { task, layers, host, writable: *writable })
@@ -189,8 +188,8 @@ impl ContainerPlan {
         Root { layers: self.layers.clone(), users, owner, writable: self.writable }.mount()
     }
 
-    /// The mounts in the order in which the jail expects them. The runtime mounts folders that the
-    /// container may write to with other options, so those of `host` are divided.
+    /// The mounts in the order in which the jail expects them: those of folders that the container
+    /// may write to come last.
     pub(crate) fn arranged(
         &mut self,
         root: OwnedFd,
@@ -379,7 +378,7 @@ mod tests {
     }
 
     fn refusal(container: Container) -> String {
-        ContainerPlan::new(container, PathBuf::new()).err().unwrap().to_string()
+        ContainerPlan::new(container).err().unwrap().to_string()
     }
 
     #[test]

@@ -6,11 +6,6 @@ use std::time::Duration;
 /// Longest wait for a jail, and for a program to be started in it. Both take milliseconds.
 pub(crate) const LONGEST: Duration = Duration::from_secs(10);
 
-/// The OCI runtime that makes containers.
-pub(crate) const RUNTIME: &str = "crun";
-/// The folders in which the runtime may be.
-pub(crate) const RUNTIME_FOLDERS: [&str; 4] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
-
 /// The error of a jail that could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum JailError {
@@ -23,17 +18,6 @@ pub enum JailError {
     /// The jailer took too long.
     #[error("the jailer did not make one within {LONGEST:?}")]
     Timeout,
-}
-
-/// Why this machine can run no containers.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoContainers {
-    /// The node is not root.
-    #[error("containers need a node that runs as root: their users have IDs of their own outside")]
-    NotRoot,
-    /// The OCI runtime is not installed.
-    #[error("containers need `{RUNTIME}`, which is in none of {}; install it", RUNTIME_FOLDERS.join(", "))]
-    NoRuntime,
 }
 
 impl From<io::ErrorKind> for JailError {

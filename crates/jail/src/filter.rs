@@ -360,14 +360,6 @@ impl Listener {
     }
 }
 
-impl From<OwnedFd> for Listener {
-    /// `descriptor` is the listener that the kernel returned to the thread that installed the
-    /// filter.
-    fn from(descriptor: OwnedFd) -> Self {
-        Self { descriptor }
-    }
-}
-
 impl AsFd for Listener {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.descriptor.as_fd()

@@ -7,7 +7,7 @@ use crate::rights::{self, give_up_rights, limit};
 use crate::step::{During, Unmade};
 use crate::view::At;
 use crate::wire::{self, ContainerTask, Event, Kind, MOST_DESCRIPTORS, Order, Task};
-use crate::{children, network, runtime, shown, view};
+use crate::{children, contained, network, root, shown, view};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use nix::sys::signalfd::SignalFd;
@@ -109,9 +109,12 @@ fn prepare(gate: &OwnedFd, has_account: bool, kind: Kind) -> Result<JailSetup, U
         network::names().during("port 53")?,
         rustix::fs::open("/proc/self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).during("its network")?,
     ];
-    let shared = view::prepare(!has_account).during("the file system")?;
+    let shared = view::prepare(kind, !has_account).during("the file system")?;
     bound_counts().during("the kernel's counts")?;
     network::open_low_ports().during("ports below 1024")?;
+    if kind == Kind::Container {
+        root::prepare().during("the container's file system")?;
+    }
     Ok(JailSetup { sockets, shared, children: children::ended().during("signals")? })
 }
 
@@ -159,7 +162,7 @@ fn live(control: &OwnedFd, children: &SignalFd, has_account: bool, filter: &BpfP
         return match started {
             Ok(program) => attend(control, children, &program),
             Err(error) => {
-                // A runtime's error may name a program, and the name may be long.
+                // An error may name a path, and the path may be long.
                 let reason = error.to_string().chars().take(LONGEST_REASON).collect();
                 wire::send(control, &Event::NotStarted(reason), &[], SendFlags::empty())
             }
@@ -227,7 +230,7 @@ fn start(descriptors: Vec<OwnedFd>, has_account: bool, filter: &BpfProgram) -> R
             setrlimit(Resource::Nproc, processes)?;
             rights::LIMITS
                 .iter()
-                .try_for_each(|(resource, _, most)| setrlimit(*resource, rights::at_most(*resource, *most)))?;
+                .try_for_each(|(resource, most)| setrlimit(*resource, rights::at_most(*resource, *most)))?;
             descriptors.map_or(Ok(()), |limit| Ok(setrlimit(Resource::Nofile, limit)?))
         });
     }
@@ -247,7 +250,7 @@ fn contain(descriptors: Vec<OwnedFd>, filter: &BpfProgram) -> Result<Program, Un
     let task: ContainerTask = read(task).during("the task")?;
     rustix::system::sethostname(task.hostname.as_bytes()).during("the host name")?;
     unshare(CloneFlags::CLONE_NEWCGROUP).during("the control group")?;
-    let (pid, calls) = runtime::start(&task, &mounts, &output, &errors, filter)?;
+    let (pid, calls) = contained::start(&task, mounts, output, errors, filter)?;
     Ok(Program { pid, end: End::Alone(task.stop_signal), calls })
 }
 

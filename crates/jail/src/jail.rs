@@ -11,7 +11,7 @@ use crate::container::{self, Container, ContainerPlan};
 use crate::error::{JailError, LONGEST, bad};
 use crate::host::Owners;
 use crate::program::{Program, prepared};
-use crate::wire::{self, Event, MOST_DESCRIPTORS, Order};
+use crate::wire::{self, Event, Kind, MOST_DESCRIPTORS, Order};
 use leno_files::readers;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, MemfdFlags, fchown, fstat, memfd_create};
@@ -23,7 +23,6 @@ use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use tokio::io::Interest;
@@ -86,8 +85,7 @@ pub struct Jail {
     pid: u32,
     state: watch::Receiver<ProgramState>,
     listeners: Option<JailListeners>,
-    /// The OCI runtime, if the jail was made for a container.
-    runtime: Option<PathBuf>,
+    kind: Kind,
     owners: Owners,
 }
 
@@ -159,7 +157,7 @@ impl Jail {
         control: OwnedFd,
         account: Option<Account>,
         prepare: Option<Prepare>,
-        runtime: Option<PathBuf>,
+        kind: Kind,
         owners: Owners,
     ) -> Result<Self, JailError> {
         let watched = watch(control.try_clone()?)?;
@@ -205,7 +203,7 @@ impl Jail {
         });
         tokio::spawn(listen(watched, Arc::downgrade(&shared), changes));
         shared.stock_up(0)?;
-        Ok(Self { shared, first: watch(first)?, pid, state, listeners: Some(listeners), runtime, owners })
+        Ok(Self { shared, first: watch(first)?, pid, state, listeners: Some(listeners), kind, owners })
     }
 
     /// Process ID of the jail's first process.
@@ -250,7 +248,7 @@ impl Jail {
     /// # Errors
     /// Names the path that cannot be shown or the program that cannot be started, and why.
     pub async fn run(&mut self, program: Program, output: OwnedFd, errors: OwnedFd) -> io::Result<Vec<String>> {
-        if self.runtime.is_some() {
+        if self.kind == Kind::Container {
             return Err(bad("this jail was made for a container".to_owned()));
         }
         let name = program.argv.first().cloned().unwrap_or_default();
@@ -278,20 +276,19 @@ impl Jail {
 
     /// Runs a container, with these files as its standard output and standard error. If they are
     /// pipes, they become its user's. The jail has to come from
-    /// [`crate::Jails::take_for_container`]. Returns when the container's program begins. If that
-    /// fails, the jail ends. A program that the kernel cannot execute fails after its beginning,
-    /// with the cause in its standard error.
+    /// [`crate::Jails::take_for_container`]. Returns when the container's program runs. If that
+    /// fails, the jail ends.
     ///
     /// # Errors
     /// Names the missing part of the image or of the machine.
     pub async fn contain(&mut self, container: Container, output: OwnedFd, errors: OwnedFd) -> io::Result<()> {
-        let (Some(runtime), Some(account)) = (self.runtime.clone(), self.shared.account.as_ref()) else {
+        let (Kind::Container, Some(account)) = (self.kind, self.shared.account.as_ref()) else {
             return Err(bad("this jail was not made for a container".to_owned()));
         };
         let namespace = container.namespace.clone();
         let (owner, users, folders) = (account.first, self.users()?, container.folders.clone());
         let (visible, host, owners) = (container.visible.clone(), container.host.clone(), self.owners.clone());
-        let prepared = ContainerPlan::new(container, runtime)?;
+        let prepared = ContainerPlan::new(container)?;
         give([&output, &errors], owner)?;
         let shown =
             readers::run(&namespace, readers::MAX_WAIT, move || Ok(container::shown(&visible, owner))).await??;

@@ -1,13 +1,12 @@
 //! The jails of a node: how they are created, and the pool of jails that wait for a program.
 
 use crate::account::{Accounts, Half};
-use crate::error::{JailError, LONGEST, NoContainers, RUNTIME, RUNTIME_FOLDERS};
+use crate::error::{JailError, LONGEST};
 use crate::host::Owners;
 use crate::jail::{Jail, Prepare};
 use crate::jailer_process::{Jailer, pair};
 use crate::wire::{Kind, Make};
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -15,6 +14,8 @@ use tokio::sync::Semaphore;
 /// Maximum number of jails in creation at a time. The jailer creates one after the other, and its
 /// socket has buffer space for so many requests.
 const AT_A_TIME: usize = 32;
+/// Why a node that is not root runs no containers.
+const NO_CONTAINERS: &str = "containers need a node that runs as root: their users have IDs of their own outside";
 /// Pause after a jail is taken until the next one is created.
 const REFILL: Duration = Duration::from_millis(20);
 
@@ -34,8 +35,6 @@ struct Inner {
     ahead: usize,
     for_processes: Pool,
     for_containers: Pool,
-    /// The OCI runtime, or the reason why there can be no containers.
-    runtime: Result<PathBuf, NoContainers>,
 }
 
 /// Jails of one kind.
@@ -78,7 +77,6 @@ impl Jails {
             ahead,
             for_processes: Pool::new(Kind::Process, is_root.then(|| Accounts::of_processes(half))),
             for_containers: Pool::new(Kind::Container, is_root.then(|| Accounts::of_containers(half))),
-            runtime: runtime(is_root),
         };
         let jails = Self { inner: Arc::new(inner) };
         let pool = &jails.inner.for_processes;
@@ -89,8 +87,8 @@ impl Jails {
     }
 
     /// Why this machine can run no containers; `None`: it probably can.
-    pub fn no_containers(&self) -> Option<&NoContainers> {
-        self.inner.runtime.as_ref().err()
+    pub fn no_containers(&self) -> Option<&'static str> {
+        (!self.have_accounts()).then_some(NO_CONTAINERS)
     }
 
     /// Process ID of the present jailer.
@@ -158,15 +156,6 @@ impl Jails {
     }
 }
 
-/// Path of the OCI runtime. The jail runs it, so it is one of the programs that every jail shows.
-fn runtime(is_root: bool) -> Result<PathBuf, NoContainers> {
-    if !is_root {
-        return Err(NoContainers::NotRoot);
-    }
-    let mut files = RUNTIME_FOLDERS.iter().map(|folder| Path::new(folder).join(RUNTIME));
-    files.find(|file| file.is_file()).ok_or(NoContainers::NoRuntime)
-}
-
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Inner").field("jailer", &self.jailer).field("ahead", &self.ahead).finish_non_exhaustive()
@@ -184,9 +173,8 @@ impl Inner {
         let make = Make::Jail { account: account.as_ref().map(|account| account.first), kind: pool.kind };
         self.jailer().ask(&make, &theirs)?;
         drop(theirs);
-        let runtime = self.runtime.as_ref().ok().filter(|_| pool.kind == Kind::Container).cloned();
         let owners = Owners::new(&self.jailer);
-        tokio::time::timeout(LONGEST, Jail::set_up(control, account, self.prepare.clone(), runtime, owners))
+        tokio::time::timeout(LONGEST, Jail::set_up(control, account, self.prepare.clone(), pool.kind, owners))
             .await
             .unwrap_or(Err(JailError::Timeout))
     }
@@ -218,15 +206,5 @@ impl Pool {
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Jail>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_containers_lack_is_named() {
-        assert!(runtime(false).unwrap_err().to_string().contains("a node that runs as root"));
     }
 }

@@ -20,9 +20,8 @@
 //! # Containers
 //! A jail may also be created for a container ([`Jails::take_for_container`], [`Jail::contain`]).
 //! It has a range of user IDs instead of one, its program's files are those of an image, and the
-//! image's root user has a few capabilities, for these files and users. An OCI runtime of the
-//! machine puts the files in their places and starts the program; all else is as in other jails.
-//! The node has to be root.
+//! image's root user has a few capabilities, for these files and users. All else is as in other
+//! jails. The node has to be root.
 //!
 //! # Rights
 //! Jails need no root. If the node is root, each jail has its own user ID on the machine, and no
@@ -32,6 +31,7 @@
 
 mod account;
 mod children;
+mod contained;
 mod container;
 mod dependencies;
 mod error;
@@ -49,7 +49,7 @@ mod network;
 mod overlay;
 mod program;
 mod rights;
-mod runtime;
+mod root;
 mod shown;
 mod step;
 mod user;
@@ -58,7 +58,7 @@ mod wire;
 
 pub use account::Half;
 pub use container::{Container, DEFAULT_WRITABLE, Image, Volume, WritableFolder};
-pub use error::{JailError, NoContainers};
+pub use error::JailError;
 pub use host::HostFolder;
 pub use init::USER;
 pub use jail::{Exit, Jail, JailDialer, JailListeners, ListenerGuard, Prepare, Refusals, SyscallRefusal};

@@ -11,14 +11,14 @@ use std::thread;
 
 /// Gives up all capabilities for ever, those of this process and of its future child processes.
 pub(crate) fn give_up_rights() -> io::Result<()> {
-    give_up_rights_but(CapabilitySet::empty())
+    give_up_rights_but(CapabilitySet::empty(), CapabilitySet::empty())
 }
 
-/// Like [`give_up_rights`], but this process keeps some capabilities, and root's programs may have
-/// them.
-pub(crate) fn give_up_rights_but(kept: CapabilitySet) -> io::Result<()> {
+/// Like [`give_up_rights`], but this process keeps some capabilities, and programs that root runs
+/// may have those of `bounds`.
+pub(crate) fn give_up_rights_but(bounds: CapabilitySet, kept: CapabilitySet) -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
-    for capability in CapabilitySet::all().difference(kept).iter() {
+    for capability in CapabilitySet::all().difference(bounds).iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
             // This kernel does not know the capability.
             Err(Errno::INVAL) => {}
@@ -26,6 +26,11 @@ pub(crate) fn give_up_rights_but(kept: CapabilitySet) -> io::Result<()> {
         }
     }
     rustix::thread::clear_ambient_capability_set()?;
+    keep(kept)
+}
+
+/// Gives up all capabilities of this process but these.
+pub(crate) fn keep(kept: CapabilitySet) -> io::Result<()> {
     let inheritable = CapabilitySet::empty();
     Ok(rustix::thread::set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable })?)
 }
@@ -75,11 +80,10 @@ pub(crate) fn processes(most: Option<u32>) -> Rlimit {
     at_most(Resource::Nproc, most.unwrap_or(DEFAULT_PROCESSES).into())
 }
 
-/// Limits of every program, by their OCI names. Locked memory could be the machine's programs and
+/// Limits of every program. Locked memory could be the machine's programs and
 /// libraries, which do not count as the jail's; POSIX message queues are the kernel's memory. Both
 /// limits are the defaults of Linux.
-pub(crate) const LIMITS: [(Resource, &str, u64); 2] =
-    [(Resource::Memlock, "RLIMIT_MEMLOCK", 8 << 20), (Resource::Msgqueue, "RLIMIT_MSGQUEUE", 819_200)];
+pub(crate) const LIMITS: [(Resource, u64); 2] = [(Resource::Memlock, 8 << 20), (Resource::Msgqueue, 819_200)];
 
 /// A limit of this value, or the one that is in force if that is lower.
 pub(crate) fn at_most(resource: Resource, most: u64) -> Rlimit {

@@ -8,7 +8,8 @@ pub(crate) mod names;
 
 pub(crate) use names::{CONTAINER_IDS, User};
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
+use crate::root;
+use rustix::fs::{FileType, OFlags, fstat};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -44,9 +45,8 @@ fn read(root: BorrowedFd<'_>, path: &str) -> io::Result<String> {
 /// Opens a regular file below a root, which links cannot leave.
 fn open_in(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     // Opening a FIFO would otherwise block.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    let file = openat2(root, path, flags, Mode::empty(), resolve)?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = root::open(root, path, flags)?;
     if FileType::from_raw_mode(fstat(file.as_fd())?.st_mode).is_file() {
         Ok(file)
     } else {

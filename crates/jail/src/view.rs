@@ -5,7 +5,7 @@
 //! The base is created ahead of need. Where the node cannot make the mounts of a function's own
 //! paths ([`tree`]), the machine's tree stays under [`HOST`] until the function is known.
 
-use crate::wire::{ContainerTask, Task};
+use crate::wire::{Kind, Task};
 use rustix::fs::{CWD, FileType, RawMode};
 use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use rustix::mount::{mount, mount_bind_recursive, mount_change, move_mount, open_tree, unmount};
@@ -17,12 +17,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// The bundle from which an OCI runtime creates a container, and the container's root in it. A
-/// container cannot name these paths: it only sees its own root.
-pub(crate) const BUNDLE: &str = "/.bundle";
-pub(crate) const CONTAINER_ROOT: &str = "/.bundle/rootfs";
-/// A container's secrets.
-pub(crate) const CONTAINER_SECRETS: &str = "/.bundle/secrets";
 /// The mount point of the machine's tree while the jail is created.
 pub(crate) const HOST: &str = "/.host";
 /// An empty folder, which overlayfs needs while the jail is created.
@@ -97,8 +91,9 @@ const ROOT_SIZE: &CStr = c"mode=755,size=16m";
 const SCRATCH_SIZE: &CStr = c"mode=1777,size=64m,nr_inodes=16384";
 
 /// Makes the base of a new tree, and makes it this process's root. `keeps_host`: the node will make
-/// no mounts. Returns why files of the machine are the same as other jails', if they are.
-pub(crate) fn prepare(keeps_host: bool) -> io::Result<Option<String>> {
+/// no mounts. Returns why files of the machine are the same as other jails', if they are. A container
+/// has its image in place of the machine's programs and settings.
+pub(crate) fn prepare(kind: Kind, keeps_host: bool) -> io::Result<Option<String>> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).at("/")?;
     // The new root is mounted over a folder that every machine has. When it becomes the root, it uncovers that folder.
     temporary("/tmp", ROOT_SIZE)?;
@@ -112,9 +107,11 @@ pub(crate) fn prepare(keeps_host: bool) -> io::Result<Option<String>> {
     }
     DirBuilder::new().mode(0o700).create(NOTHING).at(NOTHING)?;
     let mut shared = None;
-    let programs = PROGRAMS.into_iter().map(PathBuf::from);
-    for path in programs.chain(SETTINGS.into_iter().flat_map(matching)) {
-        shared = show_own(&path)?.or(shared);
+    if kind == Kind::Process {
+        let programs = PROGRAMS.into_iter().map(PathBuf::from);
+        for path in programs.chain(SETTINGS.into_iter().flat_map(matching)) {
+            shared = show_own(&path)?.or(shared);
+        }
     }
     fs::remove_dir(NOTHING).at(NOTHING)?;
     for (file, text) in OWN {
@@ -214,39 +211,6 @@ pub(crate) fn complete(task: &Task, mounts: &[OwnedFd], keeps_host: bool) -> io:
         let_go()?;
     }
     set_attributes(CWD, Path::new("/"), libc::MOUNT_ATTR_RDONLY, false).at("/")
-}
-
-/// Provides the files of a container, for a runtime to mount. `mounts`: its root, and the paths of
-/// the machine that it sees.
-pub(crate) fn contain(task: &ContainerTask, mounts: &[OwnedFd]) -> io::Result<()> {
-    let (root, visible) = mounts.split_first().ok_or(io::ErrorKind::InvalidData)?;
-    DirBuilder::new().mode(0o700).create(BUNDLE).at(BUNDLE)?;
-    attach(root, Path::new(CONTAINER_ROOT)).at("/")?;
-    for (index, (mount, path)) in visible.iter().zip(task.visible.iter().chain(&task.folders)).enumerate() {
-        attach(mount, &shown(index)).at(path.display())?;
-    }
-    if !task.secrets.is_empty() {
-        DirBuilder::new().mode(0o755).create(CONTAINER_SECRETS).at(CONTAINER_SECRETS)?;
-    }
-    for (name, contents) in &task.secrets {
-        let path = Path::new(CONTAINER_SECRETS).join(name);
-        // The users of a container trust each other, and only its program knows which of them needs
-        // the secret.
-        let mut file = File::options().write(true).create_new(true).mode(0o444).open(&path).at(name)?;
-        io::Write::write_all(&mut file, contents).at(name)?;
-    }
-    name_host(&task.hostname)?;
-    // The runtime requires it. The container sees it if it has its own control group, because
-    // programs read their limits there.
-    let groups = "/sys/fs/cgroup";
-    DirBuilder::new().recursive(true).create(groups).at(groups)?;
-    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
-    mount("cgroup2", groups, "cgroup2", flags, None).at("cgroup v2")
-}
-
-/// The path at which the runtime finds a visible path of a container.
-pub(crate) fn shown(index: usize) -> PathBuf {
-    Path::new(BUNDLE).join(format!("visible-{index}"))
 }
 
 /// Shows a file or a folder of the machine, with all mounts in it. Does nothing if the machine does

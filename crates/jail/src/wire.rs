@@ -163,8 +163,6 @@ pub(crate) struct ContainerTask {
     pub own_group: bool,
     /// Number of the signal that asks the program to end.
     pub stop_signal: i32,
-    /// The OCI runtime, a program of the machine.
-    pub runtime: PathBuf,
 }
 
 /// Sends a message. If `flags` say so, fails instead of blocking.
@@ -219,17 +217,4 @@ pub(crate) fn receive<T: DeserializeOwned>(
     let message = bytes.get(..received.bytes).map(postcard::from_bytes);
     let message = message.and_then(Result::ok).ok_or(io::ErrorKind::InvalidData)?;
     Ok(Some((message, descriptors)))
-}
-
-/// Receives a descriptor from the peer; `None`: the message that arrives has none.
-pub(crate) fn receive_descriptor(socket: impl AsFd) -> io::Result<Option<OwnedFd>> {
-    let mut bytes = [0; LONGEST];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-    let received = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
-        _ => None,
-    });
-    Ok(received)
 }

@@ -1,7 +1,7 @@
-//! Containers in jails: images that these tests make of a static busybox, run by the OCI runtime of
-//! this machine.
+//! Containers in jails: images that these tests make of a static busybox.
 //!
-//! They need root, the packages `busybox-static` and `crun`, and a file system under the temporary folder that has idmapped mounts.
+//! They need root, the package `busybox-static`, and a file system under the temporary folder that
+//! has idmapped mounts.
 
 mod files;
 mod lifecycle;
@@ -21,7 +21,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 async fn a_container_has_its_image_and_nothing_else() {
     let (jails, layers) = (open(1).await, Layers::new());
     let script = "hostname; id; pwd; echo $HOME $PATH $GIVEN; ls /; echo --; cat /etc/hostname /etc/hosts /etc/resolv.conf; \
-        grep -E '^(CapEff|CapBnd|CapAmb|NoNewPrivs|Seccomp|SigBlk):' /proc/self/status; ulimit -n; cat /run/secrets/key; \
+        grep -E '^(CapInh|CapPrm|CapEff|CapBnd|CapAmb|NoNewPrivs|Seccomp|SigBlk|SigIgn):' /proc/self/status; ulimit -n; umask; cat /run/secrets/key; \
+        echo first $(grep -E '^(CapInh|CapPrm|CapEff|CapBnd|CapAmb|NoNewPrivs|Seccomp):' /proc/1/status); \
+        echo hidden $(cat /proc/interrupts /proc/keys /proc/timer_list /proc/kcore | wc -c) $(ls -A /proc/scsi; ls -A /proc/acpi); \
         stat -c '%u:%g %a %n' /home/web/file /tmp /dev/shm / /run/secrets/key; cat /home/web/file; ls -l /proc/$$/fd; echo groups $(ls -A /sys/fs/cgroup); mount; exit 7";
     let container = Container {
         secrets: vec![("key".to_owned(), b"swordfish\n".to_vec())],
@@ -40,6 +42,8 @@ async fn a_container_has_its_image_and_nothing_else() {
         "127.0.0.1 localhost guest",
         "nameserver 127.0.0.1",
         // CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID.
+        "CapInh:\t0000000000000000",
+        "CapPrm:\t00000000000000fb",
         "CapEff:\t00000000000000fb",
         "CapBnd:\t00000000000000fb",
         "CapAmb:\t0000000000000000",
@@ -47,6 +51,11 @@ async fn a_container_has_its_image_and_nothing_else() {
         "Seccomp:\t2",
         "SigBlk:\t0000000000000000",
         "321",
+        "0022",
+        // The first process may signal the container's users, and nothing else.
+        "first CapInh: 0000000000000000 CapPrm: 0000000000000020 CapEff: 0000000000000020 \
+         CapBnd: 00000000000000fb CapAmb: 0000000000000000 NoNewPrivs: 1 Seccomp: 2",
+        "hidden 0",
         "swordfish",
         "33:44 644 /home/web/file",
         "0:0 1777 /tmp",
@@ -58,8 +67,10 @@ async fn a_container_has_its_image_and_nothing_else() {
     ] {
         has(&text, line);
     }
+    let ignored = text.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).unwrap();
+    assert_eq!(u64::from_str_radix(ignored, 16).unwrap() & 1 << 12, 0, "SIGPIPE ends its programs: {ignored}");
     let open: Vec<&str> = text.lines().filter(|line| line.contains(" -> ")).collect();
-    assert_eq!(open.len(), 3, "nothing of the jail's or the runtime's is open: {open:?}");
+    assert_eq!(open.len(), 3, "nothing of the jail's is open: {open:?}");
     let root: Vec<&str> =
         text.lines().skip_while(|line| !line.starts_with("/root ")).skip(1).take_while(|line| *line != "--").collect();
     assert_eq!(root, ["bin", "dev", "etc", "home", "not", "proc", "root", "run", "sys", "tmp"], "{text}");

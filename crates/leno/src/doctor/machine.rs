@@ -87,7 +87,7 @@ async fn of_jails() -> Vec<Finding> {
         Some(reason) => Finding::limited(
             "containers",
             format!("functions with `image` do not start: {reason}"),
-            "start the node as root, with the package crun",
+            "start the node as root",
         ),
     };
     vec![jails, calls, containers]

@@ -1,4 +1,4 @@
-//! Instances and jobs that are containers. They need root, and the packages `busybox-static` and `crun`.
+//! Instances and jobs that are containers. They need root, and the package `busybox-static`.
 
 use crate::support::*;
 use leno_jail::{DEFAULT_WRITABLE, Image, Jailer};
@@ -62,7 +62,7 @@ async fn jails() -> leno_jail::Jails {
     let mut jailer = std::process::Command::new(SERVER);
     jailer.arg("jailer");
     let jails = leno_jail::Jails::open(Jailer::start(jailer).unwrap(), 1, None).await.unwrap();
-    assert_eq!(jails.no_containers(), None, "run this test as root, with the package `crun`");
+    assert_eq!(jails.no_containers(), None, "run this test as root");
     jails
 }
 

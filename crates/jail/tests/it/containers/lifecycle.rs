@@ -4,7 +4,7 @@ use super::support::*;
 use leno_jail::{Container, Exit, Image};
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -48,8 +48,7 @@ async fn nothing_outlives_a_container_or_its_node() {
     vanish(&inside).await;
 
     let (jail, inside) = started(format!("{script} sleep 1000")).await;
-    // The runtime has gone: these are the first process, the shell, and the shell's child
-    // processes.
+    // The first process, the shell, and the shell's child processes.
     assert!(inside.len() >= 3 && inside.len() <= 4, "{inside:?}");
     drop(jail);
     vanish(&inside).await;
@@ -90,13 +89,29 @@ async fn what_cannot_be_run_is_said() {
     let error = refusal(Container { directory: Some("/etc/passwd".into()), ..shell(image(&[&busybox]), "") }).await;
     assert!(error.contains("/etc/passwd"), "{error}");
 
-    // The program has begun although it is invalid, so its standard error gives the reason.
+    let error = refusal(command("/bin")).await;
+    assert!(error.contains("`/bin`: the program: not found in the image"), "{error}");
     fs::write(busybox.join("bin/bad"), "\x7fELF, but not really").unwrap();
     fs::set_permissions(busybox.join("bin/bad"), fs::Permissions::from_mode(0o755)).unwrap();
-    let (jail, read) = start(&jails, command("/bin/bad")).await;
-    assert!(all(read).await.contains("Exec format error"));
-    jail.exited().await;
-    assert_eq!(jail.end().await, Exit(1 << 8));
+    let error = refusal(command("/bin/bad")).await;
+    assert!(error.contains("`/bin/bad`: the program: Exec format error"), "{error}");
+
+    // Links of `/proc` lead to files that the process has open which becomes the program: its own
+    // program is a file of the machine.
+    symlink("/proc/self/exe", busybox.join("bin/own")).unwrap();
+    for program in ["/proc/self/exe", "/bin/own", "own"] {
+        let error = refusal(command(program)).await;
+        assert!(error.contains(&format!("`{program}`: the program: Too many levels of symbolic links")), "{error}");
+    }
+    symlink("/proc/self", busybox.join("self")).unwrap();
+    for directory in ["/proc/self/fd/3", "/self/cwd", "/proc/1/root/etc", "/self/cwd/new"] {
+        let error = refusal(Container { directory: Some(directory.into()), ..command("/bin/true") }).await;
+        assert!(error.contains(directory), "{directory}: {error}");
+    }
+    let directory = Some("/home/web".into());
+    fs::set_permissions(busybox.join("home/web"), fs::Permissions::from_mode(0o700)).unwrap();
+    let error = refusal(Container { user: Some("7".to_owned()), directory, ..command("/bin/true") }).await;
+    assert!(error.contains("its working directory: Permission denied"), "{error}");
 
     // Each kind of jail is for its own.
     let mut jail = jails.take().await.unwrap();

@@ -15,7 +15,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) async fn open(ahead: usize) -> Jails {
     let jailer = Jailer::start(Command::new(env!("CARGO_BIN_EXE_leno-test-jailer"))).unwrap();
     let jails = Jails::open(jailer, ahead, None).await.expect("jails can be had here");
-    assert_eq!(jails.no_containers(), None, "run this test as root, with the package `crun`");
+    assert_eq!(jails.no_containers(), None, "run this test as root");
     jails
 }
 
