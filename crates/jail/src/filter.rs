@@ -6,7 +6,8 @@
 //! ([`KILLED`]), it kills the process. Otherwise it answers as a kernel that does not have the
 //! call. The first process reports each kind of refusal to the node once, by name.
 //!
-//! Some calls are allowed with some of their arguments only ([`arguments`]).
+//! Some calls are allowed with some of their arguments only ([`arguments`]). `listen` is allowed, and
+//! passes the first process, so that the node learns when a program listens.
 
 mod arguments;
 mod locks;
@@ -47,8 +48,8 @@ const ALLOWED: &[Sysno] = &[
     Sysno::write, Sysno::writev,
     // Sockets; which kinds, see `rules`.
     Sysno::accept, Sysno::accept4, Sysno::bind, Sysno::connect, Sysno::getpeername, Sysno::getsockname,
-    Sysno::getsockopt, Sysno::listen, Sysno::recvfrom, Sysno::recvmmsg, Sysno::recvmsg, Sysno::sendmmsg,
-    Sysno::sendmsg, Sysno::sendto, Sysno::shutdown,
+    Sysno::getsockopt, Sysno::recvfrom, Sysno::recvmmsg, Sysno::recvmsg, Sysno::sendmmsg, Sysno::sendmsg,
+    Sysno::sendto, Sysno::shutdown,
     // Waiting.
     Sysno::epoll_create, Sysno::epoll_create1, Sysno::epoll_ctl, Sysno::epoll_ctl_old, Sysno::epoll_pwait,
     Sysno::epoll_pwait2, Sysno::epoll_wait, Sysno::epoll_wait_old, Sysno::eventfd, Sysno::eventfd2, Sysno::futex,
@@ -278,6 +279,15 @@ pub(crate) struct Listener {
     descriptor: OwnedFd,
 }
 
+/// A call that came to the first process.
+pub(crate) enum Call {
+    /// The kernel makes it, or the thread that made it has ended.
+    Admitted,
+    /// The kernel makes it: a program listens.
+    Listen,
+    Refused(RefusedCall),
+}
+
 /// A call that was refused.
 pub(crate) struct RefusedCall {
     /// Its name.
@@ -312,23 +322,24 @@ impl Listener {
         Ok(Self { descriptor })
     }
 
-    /// Answers one call; `None`: it is admitted, or the thread that made it has ended.
-    pub(crate) fn answer(&self, locks: &mut RecordLocks) -> io::Result<Option<RefusedCall>> {
+    /// Answers one call.
+    pub(crate) fn answer(&self, locks: &mut RecordLocks) -> io::Result<Call> {
         let mut asked = MaybeUninit::<libc::seccomp_notif>::zeroed();
         if !self.ioctl(libc::SECCOMP_IOCTL_NOTIF_RECV, asked.as_mut_ptr())? {
-            return Ok(None);
+            return Ok(Call::Admitted);
         }
         // SAFETY: all its bytes are set, and any are valid.
         #[expect(unsafe_code, reason = "see above")]
         let asked = unsafe { asked.assume_init() };
         let call = usize::try_from(asked.data.nr).ok().and_then(Sysno::new);
         let is_lock = arguments::is_lock(call, &asked.data.args);
-        if is_lock && locks.admit() {
+        let listens = call == Some(Sysno::listen);
+        if listens || is_lock && locks.admit() {
             // The kernel makes the call. If the thread has changed its arguments since, it is still a call of this kind.
             let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
             let mut answer = libc::seccomp_notif_resp { id: asked.id, val: 0, error: 0, flags };
             self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer)?;
-            return Ok(None);
+            return Ok(if listens { Call::Listen } else { Call::Admitted });
         }
         let answered = ANSWERED.iter().find(|(answered, _)| Some(*answered) == call).map(|(_, error)| *error);
         let answered = arguments::error(call, &asked.data.args).or(answered);
@@ -344,7 +355,7 @@ impl Listener {
         }
         // Calls without a name count as one kind, because there are billions of numbers.
         let name = call.map_or("of an unknown number", |call| call.name()).to_owned();
-        Ok(Some(RefusedCall { call: name, program, thread: asked.pid, kill: error.is_none() }))
+        Ok(Call::Refused(RefusedCall { call: name, program, thread: asked.pid, kill: error.is_none() }))
     }
 
     /// Returns false if the process that asked is gone.

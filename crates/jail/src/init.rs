@@ -2,7 +2,7 @@
 //! kernel ends a jail with its first process, so the jail ends when the program does, when the node
 //! closes its socket, or when the jailer ends.
 
-use crate::filter::{self, Listener, RecordLocks, RefusedCall};
+use crate::filter::{self, Call, Listener, RecordLocks, RefusedCall};
 use crate::rights::{self, give_up_rights, limit};
 use crate::step::{During, Unmade};
 use crate::view::At;
@@ -29,6 +29,8 @@ use std::process::{Command, Stdio};
 
 /// User and group ID of a jail's processes, as they see it, unless it is for a container.
 pub const USER: u32 = 1000;
+/// How many times the node hears that a program listens. It asks now and then, too.
+const MAX_LISTENS: u32 = 64;
 /// Longest [`Task`] or [`ContainerTask`], in bytes.
 const LONGEST_TASK: u64 = 8 << 20;
 
@@ -263,7 +265,7 @@ fn read<T: DeserializeOwned>(task: OwnedFd) -> io::Result<T> {
 /// Supervises a running program until the jail is to end.
 fn attend(control: &OwnedFd, children: &SignalFd, program: &Program) -> io::Result<()> {
     wire::send(control, &Event::Started, &[], SendFlags::empty())?;
-    let (mut told, mut locks) = (BTreeSet::new(), RecordLocks::default());
+    let (mut told, mut locks, mut listens) = (BTreeSet::new(), RecordLocks::default(), 0);
     loop {
         let mut ready = [
             PollFd::new(control, PollFlags::IN),
@@ -275,8 +277,16 @@ fn attend(control: &OwnedFd, children: &SignalFd, program: &Program) -> io::Resu
             polled => polled?,
         };
         let [ordered, ended, called] = ready.map(|ready| !ready.revents().is_empty());
-        if called && let Some(refused) = program.calls.answer(&mut locks)? {
-            refuse(control, refused, &mut told)?;
+        if called {
+            match program.calls.answer(&mut locks)? {
+                Call::Admitted => {}
+                Call::Listen if listens == MAX_LISTENS => {}
+                Call::Listen => {
+                    listens += 1;
+                    wire::send(control, &Event::Listens, &[], SendFlags::empty())?;
+                }
+                Call::Refused(refused) => refuse(control, refused, &mut told)?,
+            }
         }
         if ended {
             while children.read_signal()?.is_some() {}

@@ -113,6 +113,8 @@ pub(crate) struct JailState {
     /// Notified when there are more sockets, and when no more will arrive.
     supplied: Notify,
     over: AtomicBool,
+    /// Notified when the program calls `listen`.
+    pub(crate) listens: Notify,
     /// The port of the node's listener.
     pub(crate) node_port: u16,
     /// Given back when the jail has ended.
@@ -197,6 +199,7 @@ impl Jail {
             rare_orders: Semaphore::new(MOST_DESCRIPTORS),
             supplied: Notify::new(),
             over: AtomicBool::new(false),
+            listens: Notify::new(),
             node_port,
             account,
             refusals: OnceLock::new(),
@@ -481,6 +484,10 @@ async fn listen(control: AsyncFd<WatchedFd>, shared: std::sync::Weak<JailState>,
                 if let (Some(waiting), Some(socket)) = (waiting, descriptors.into_iter().next()) {
                     let _ = waiting.send(socket);
                 }
+            }
+            Event::Listens => {
+                let Some(shared) = shared.upgrade() else { break };
+                shared.listens.notify_one();
             }
             Event::Started => {
                 started = true;

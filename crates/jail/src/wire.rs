@@ -96,6 +96,8 @@ pub(crate) enum Event {
     RareSocket,
     /// The program runs.
     Started,
+    /// A process of the program calls `listen`.
+    Listens,
     /// The program cannot be run. The jail ends.
     NotStarted(String),
     /// A process made a system call that no jail allows.

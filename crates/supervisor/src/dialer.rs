@@ -98,6 +98,19 @@ impl Dialer {
         }
     }
 
+    /// Whether [`Dialer::listens`] ever returns.
+    pub(crate) fn hears(&self) -> bool {
+        matches!(self, Self::Jail(_))
+    }
+
+    /// Waits until the instance calls `listen`, which it may do for another port than the expected one.
+    pub(crate) async fn listens(&self) {
+        match self {
+            Self::Jail(dialer) => dialer.listens().await,
+            Self::Address | Self::Process(_) => std::future::pending().await,
+        }
+    }
+
     /// Checks that a connection leads to the instance. Call it before anything is sent.
     pub(crate) async fn prove(&self, stream: &TcpStream) -> Result<(), ConnectError> {
         match self {

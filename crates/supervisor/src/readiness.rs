@@ -11,12 +11,20 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 /// A probe that hangs is given up after this time.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
-/// The intervals grow: functions that start fast are found ready fast, and slow ones are not probed all the time.
-const FIRST_INTERVAL: Duration = Duration::from_millis(2);
-const LONGEST_INTERVAL: Duration = Duration::from_millis(200);
+/// Bounds of the pause between two probes. It grows with the time since the first one: functions that start
+/// fast are found ready fast, and slow ones are not probed all the time.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// The shortest pause for an instance that the node hears when it listens.
+const SHORTEST_UNHEARD: Duration = Duration::from_millis(20);
+/// The pause is this part of the time since the first probe.
+const PART: u32 = 8;
+/// Probes without a pause after an instance was heard: the kernel may not have made its call yet.
+const PROBES_AT_ONCE: u32 = 4;
 
 /// Why a probe failed.
 #[derive(Debug, thiserror::Error)]
@@ -46,8 +54,9 @@ pub(crate) async fn wait(
     dialer: &Dialer,
     mut note: impl FnMut(NotReady),
 ) -> Result<SocketAddr, NotTheInstance> {
-    let mut interval = FIRST_INTERVAL;
+    let mut pauses = Pauses::new(dialer);
     loop {
+        pauses.next().await;
         match ask(address, readiness, protocol, dialer, PROBE_TIMEOUT).await {
             Ok(()) => return Ok(address),
             // The other process will not go away, and the instance cannot get its port.
@@ -66,8 +75,40 @@ pub(crate) async fn wait(
                 return Ok(first);
             }
         }
-        tokio::time::sleep(interval).await;
-        interval = (interval * 3 / 2).min(LONGEST_INTERVAL);
+    }
+}
+
+/// The pauses before the probes of an instance that starts.
+struct Pauses<'a> {
+    dialer: &'a Dialer,
+    begin: Instant,
+    /// The instance was heard, or nothing of it can be heard.
+    heard: bool,
+    /// Number of next probes without a pause.
+    at_once: u32,
+}
+
+impl<'a> Pauses<'a> {
+    fn new(dialer: &'a Dialer) -> Self {
+        let heard = !dialer.hears();
+        Self { dialer, begin: Instant::now(), heard, at_once: u32::from(heard) }
+    }
+
+    /// Returns when it is time for the next probe.
+    async fn next(&mut self) {
+        if let Some(rest) = self.at_once.checked_sub(1) {
+            self.at_once = rest;
+            return tokio::task::yield_now().await;
+        }
+        let shortest = if self.heard { SHORTEST_PAUSE } else { SHORTEST_UNHEARD };
+        let pause = (self.begin.elapsed() / PART).clamp(shortest, LONGEST_PAUSE);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = self.dialer.listens() => {
+                self.heard = true;
+                self.at_once = PROBES_AT_ONCE - 1;
+            }
+        }
     }
 }
 
@@ -78,15 +119,14 @@ pub(crate) async fn wait_for_link(
     mut note: impl FnMut(NotReady),
 ) -> Result<OwnedFd, NotTheInstance> {
     let name = format!("leno-chain-{}", address.port());
-    let mut interval = FIRST_INTERVAL;
+    let mut pauses = Pauses::new(dialer);
     loop {
+        pauses.next().await;
         match dialer.link(&name).await {
             Ok(socket) => return Ok(socket),
             Err(ConnectError::Unproven(stranger @ NotTheInstance::Stranger { .. })) => return Err(stranger),
             Err(error) => note(error.into()),
         }
-        tokio::time::sleep(interval).await;
-        interval = (interval * 3 / 2).min(LONGEST_INTERVAL);
     }
 }
 

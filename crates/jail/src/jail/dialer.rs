@@ -21,6 +21,13 @@ impl JailDialer {
         Self { shared }
     }
 
+    /// Waits until the program calls `listen`, or has called it since this was last called. At that
+    /// moment the kernel has yet to make the call. One task may wait. Programs that listen very often are
+    /// not heard any more.
+    pub async fn listens(&self) {
+        self.shared.listens.notified().await;
+    }
+
     /// Connects to a port of the jail's loopback interface. Only processes of the jail can listen
     /// there, so nothing has to be verified.
     ///
