@@ -1,5 +1,5 @@
 //! How long a start takes, by stage: of a program of the machine, and of a container, each in a
-//! jail that was made ahead. Prints medians of 50.
+//! jail that was made ahead; and of bursts of programs. Prints medians of 50.
 //!
 //! `cargo run --release -p leno-jail --example cold_start` as root, with the package `busybox-static`.
 
@@ -14,6 +14,8 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 const STARTS: usize = 50;
+/// Programs of a burst.
+const BURST: usize = 12;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     if std::env::args().nth(1).as_deref() == Some("jailer") {
@@ -45,7 +47,7 @@ async fn measure() -> Result<(), Box<dyn Error>> {
         let (output, theirs, errors) = outputs()?;
         jail.run(program, theirs, errors).await?;
         let begun = begin.elapsed();
-        read(output).await?;
+        read(output).await.map_err(|error| error.to_string())?;
         for (stage, time) in [taken, begun, begin.elapsed()].into_iter().enumerate() {
             stages[stage].push(time);
         }
@@ -61,12 +63,22 @@ async fn measure() -> Result<(), Box<dyn Error>> {
             let (output, theirs, errors) = outputs()?;
             jail.contain(Container { image, ..Container::default() }, theirs, errors).await?;
             let begun = begin.elapsed();
-            read(output).await?;
+            read(output).await.map_err(|error| error.to_string())?;
             for (stage, time) in [taken, begun, begin.elapsed()].into_iter().enumerate() {
                 stages[first + stage].push(time);
             }
             jail.end().await;
         }
+    }
+    let mut bursts = Vec::new();
+    for _ in 0..STARTS {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let begin = Instant::now();
+        let jails: Vec<_> = (0..BURST).map(|_| tokio::spawn(run(jails.clone()))).collect();
+        for jail in jails {
+            jail.await??;
+        }
+        bursts.push(begin.elapsed());
     }
     jails.close().await;
     fs::remove_dir_all(folder)?;
@@ -81,6 +93,26 @@ async fn measure() -> Result<(), Box<dyn Error>> {
         }
         println!();
     }
+    bursts.sort_unstable();
+    println!(
+        "{BURST} programs at once: {:.2}",
+        bursts.get(STARTS / 2).copied().unwrap_or_default().as_secs_f64() * 1e3
+    );
+    Ok(())
+}
+
+/// Starts a program in a jail, until its first line.
+async fn run(jails: Jails) -> std::io::Result<()> {
+    let mut jail = jails.take().await.map_err(std::io::Error::other)?;
+    let program = Program {
+        argv: ["/bin/busybox", "echo", "answer"].map(str::to_owned).to_vec(),
+        directory: "/usr".into(),
+        ..Program::default()
+    };
+    let (output, theirs, errors) = outputs()?;
+    jail.run(program, theirs, errors).await?;
+    read(output).await.map_err(std::io::Error::other)?;
+    jail.end().await;
     Ok(())
 }
 
@@ -105,7 +137,7 @@ fn outputs() -> std::io::Result<(PipeReader, OwnedFd, OwnedFd)> {
     Ok((output, theirs.into(), errors.into()))
 }
 
-async fn read(mut output: PipeReader) -> Result<(), Box<dyn Error>> {
+async fn read(mut output: PipeReader) -> Result<(), Box<dyn Error + Send + Sync>> {
     let read = tokio::task::spawn_blocking(move || {
         let mut line = [0; 7];
         output.read_exact(&mut line).map(|()| line)

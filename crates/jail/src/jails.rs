@@ -7,7 +7,7 @@ use crate::jail::{Jail, Prepare};
 use crate::jailer_process::{Jailer, pair};
 use crate::wire::{Kind, Make};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
@@ -16,6 +16,10 @@ use tokio::sync::Semaphore;
 const AT_A_TIME: usize = 32;
 /// Why a node that is not root runs no containers.
 const NO_CONTAINERS: &str = "containers need a node that runs as root: their users have IDs of their own outside";
+/// Maximum number of jails of a kind that wait for a program.
+const MOST_AHEAD: usize = 16;
+/// The time without a start after which no more jails wait than at first.
+const QUIET: Duration = Duration::from_secs(30);
 /// Pause after a jail is taken until the next one is created.
 const REFILL: Duration = Duration::from_millis(20);
 
@@ -31,7 +35,7 @@ struct Inner {
     prepare: Option<Prepare>,
     /// Limits the number of jails in creation.
     asking: Semaphore,
-    /// Number of jails of a kind that should wait for a program.
+    /// Number of jails of a kind that wait for a program when few are needed.
     ahead: usize,
     for_processes: Pool,
     for_containers: Pool,
@@ -46,6 +50,17 @@ struct Pool {
     waiting: Mutex<Vec<Jail>>,
     /// Held while jails are created ahead.
     filling: tokio::sync::Mutex<()>,
+    demand: Mutex<Demand>,
+}
+
+/// Starts in jails of one kind.
+#[derive(Debug, Default)]
+struct Demand {
+    /// Starts that found no jail, although some had been created ahead. So many more wait from then on.
+    misses: usize,
+    starts: u64,
+    /// A task waits until there is no start for some time.
+    is_watched: bool,
 }
 
 impl Jails {
@@ -137,22 +152,52 @@ impl Jails {
         self.take_from(|inner| &inner.for_containers).await
     }
 
+    /// Ends the jails that wait for a program because there were many starts. It also happens when
+    /// there is no start for some time.
+    pub async fn shrink(&self) {
+        for pool in [&self.inner.for_processes, &self.inner.for_containers] {
+            self.inner.shrink(pool).await;
+        }
+    }
+
     async fn take_from(&self, pool: fn(&Inner) -> &Pool) -> Result<Jail, JailError> {
         let made_ahead = {
             let mut waiting = pool(&self.inner).waiting();
             std::iter::from_fn(|| waiting.pop()).find(|jail| !jail.is_over())
         };
         let inner = Arc::clone(&self.inner);
+        let watches = pool(&inner).demand().note(made_ahead.is_none(), inner.most_misses());
         tokio::spawn(async move {
             // The program that gets this jail starts now, so this waits to leave the processors to
             // it.
             tokio::time::sleep(REFILL).await;
             inner.fill(pool(&inner)).await;
+            let weak = Arc::downgrade(&inner);
+            // The jails end with the last clone.
+            drop(inner);
+            if watches {
+                watch(weak, pool).await;
+            }
         });
         match made_ahead {
             Some(jail) => Ok(jail),
             None => self.inner.make(pool(&self.inner)).await,
         }
+    }
+}
+
+/// Waits until there is no start for some time, and then ends the jails that only many starts need.
+async fn watch(inner: Weak<Inner>, pool: fn(&Inner) -> &Pool) {
+    let mut before = None;
+    while let Some(starts) = inner.upgrade().map(|inner| pool(&inner).demand().starts) {
+        if before == Some(starts) {
+            break;
+        }
+        before = Some(starts);
+        tokio::time::sleep(QUIET).await;
+    }
+    if let Some(inner) = inner.upgrade() {
+        inner.shrink(pool(&inner)).await;
     }
 }
 
@@ -183,7 +228,7 @@ impl Inner {
     async fn fill(&self, pool: &Pool) {
         // One after the other. Otherwise a burst of starts would create as many spare jails.
         let _one = pool.filling.lock().await;
-        while !self.asking.is_closed() && pool.waiting().len() < self.ahead {
+        while !self.asking.is_closed() && pool.waiting().len() < self.ahead + pool.demand().misses {
             match self.make(pool).await {
                 Ok(jail) => pool.waiting().push(jail),
                 Err(error) => {
@@ -194,6 +239,25 @@ impl Inner {
         }
     }
 
+    /// Ends the jails that only many starts need.
+    async fn shrink(&self, pool: &Pool) {
+        let _filling = pool.filling.lock().await;
+        let starts = pool.demand().starts;
+        *pool.demand() = Demand { starts, ..Demand::default() };
+        let surplus = {
+            let mut waiting = pool.waiting();
+            let kept = waiting.len().min(self.ahead);
+            waiting.split_off(kept)
+        };
+        for jail in surplus {
+            jail.end().await;
+        }
+    }
+
+    fn most_misses(&self) -> usize {
+        if self.ahead == 0 { 0 } else { MOST_AHEAD.saturating_sub(self.ahead) }
+    }
+
     fn jailer(&self) -> MutexGuard<'_, Jailer> {
         self.jailer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -201,10 +265,30 @@ impl Inner {
 
 impl Pool {
     fn new(kind: Kind, accounts: Option<Accounts>) -> Self {
-        Self { kind, accounts, waiting: Mutex::default(), filling: tokio::sync::Mutex::default() }
+        Self {
+            kind,
+            accounts,
+            waiting: Mutex::default(),
+            filling: tokio::sync::Mutex::default(),
+            demand: Mutex::default(),
+        }
+    }
+
+    fn demand(&self) -> MutexGuard<'_, Demand> {
+        self.demand.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Jail>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Demand {
+    /// Notes a start. Whether the caller has to wait until there is none for some time.
+    fn note(&mut self, missed: bool, most_misses: usize) -> bool {
+        let missed = missed && self.starts > 0;
+        self.starts += 1;
+        self.misses = (self.misses + usize::from(missed)).min(most_misses);
+        self.misses > 0 && !std::mem::replace(&mut self.is_watched, true)
     }
 }

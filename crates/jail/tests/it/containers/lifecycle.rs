@@ -150,3 +150,27 @@ async fn many_containers_start_at_a_time() {
         assert_eq!(started.await.unwrap(), format!("{number}\n"));
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jails_made_ahead_follow_demand_and_are_bounded() {
+    const MOST: usize = 16;
+    let jails = open(2).await;
+    let waiting = || processes_of(jails.jailer()).len() - 1;
+    // More starts find no jail than jails may wait.
+    let burst = (0..60).map(|_| {
+        let jails = jails.clone();
+        tokio::spawn(async move { jails.take().await.unwrap().end().await })
+    });
+    for taken in burst.collect::<Vec<_>>() {
+        taken.await.unwrap();
+    }
+    let begin = Instant::now();
+    while waiting() != MOST {
+        assert!(begin.elapsed() < TIMEOUT, "{} jails wait", waiting());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(waiting(), MOST);
+    jails.shrink().await;
+    assert_eq!(waiting(), 2);
+}
