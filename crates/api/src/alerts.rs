@@ -2,9 +2,11 @@
 //! a sentence and the fix.
 
 use crate::limits::{self, LimitUse};
+use crate::shares::{FunctionShares, RevisionProgress};
 use leno_config::duration::Duration as Amount;
 use leno_control::{Control, PlacementEvent, RolloutEvent, Status};
 use leno_model::FunctionId;
+use leno_model::revision::{self, Revisions};
 use leno_proxy::{FunctionEntry, Node};
 use leno_supervisor::{FunctionStatus, ImageState, Supervisor};
 use leno_telemetry::names::workload;
@@ -17,8 +19,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// The time before its expiry from which a gateway's certificate is reported: half of the shortest
 /// lifetime that public authorities plan.
 const EXPIRES_SOON: u64 = 14 * 86_400;
-/// A revision has failed if so many of its instances failed and none has been ready.
-const FAILURES: u32 = 5;
+/// The remedy for an image that cannot be pulled.
+const PULL: &str = "correct the name of the image, or make its registry reachable";
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -111,18 +113,18 @@ pub(crate) fn of_node(node: &Node, supervisor: &Supervisor, readers: &BTreeSet<S
     let mut alerts = certificates(node);
     let snapshot = node.snapshot.load();
     alerts.extend(snapshot.functions.values().flat_map(programs));
-    let statuses = supervisor.status();
-    alerts.extend(statuses.iter().flat_map(instances));
-    alerts.extend(supervisor.images().iter().filter_map(|(id, _, image)| match image {
+    let (statuses, images) = (supervisor.status(), supervisor.images());
+    for status in &statuses {
+        let entry = snapshot.functions.get(&status.function);
+        let progress = RevisionProgress::of(status, &images);
+        alerts.extend(failing(status, &progress, entry.map(|entry| &entry.config.revisions)));
+        alerts.extend(unenforced(status));
+    }
+    let of_job = images.iter().filter(|(_, revision, _)| *revision == 0);
+    alerts.extend(of_job.filter_map(|(id, _, image)| match image {
         ImageState::Failed(reason) => {
-            let fix = "correct the name of the image, or make its registry reachable";
-            Some(Alert::of(
-                &id.to_string(),
-                Severity::Critical,
-                "failing",
-                format!("its image cannot be pulled: {reason}"),
-                fix,
-            ))
+            let text = format!("its image cannot be pulled: {reason}");
+            Some(Alert::of(&id.to_string(), Severity::Critical, "failing", text, PULL))
         }
         _ => None,
     }));
@@ -270,32 +272,42 @@ fn programs(entry: &Arc<FunctionEntry>) -> Vec<Alert> {
     alerts
 }
 
-fn instances(status: &FunctionStatus) -> Vec<Alert> {
-    let name = status.function.to_string();
-    let mut alerts = Vec::new();
-    if status.failing > 0 {
-        let severity = if status.failing >= FAILURES { Severity::Critical } else { Severity::Warning };
-        let reason = status.last_failure.as_deref().unwrap_or("no reason is known");
-        let text = format!("{} instances failed since one was ready: {reason}", status.failing);
-        alerts.push(Alert::of(
-            &name,
-            severity,
-            "failing",
-            text,
-            "`leno logs --previous` shows the output of the last one",
-        ));
+/// Instances of a revision that fail, with the revision that serves in its place.
+fn failing(status: &FunctionStatus, progress: &RevisionProgress, revisions: Option<&Revisions>) -> Option<Alert> {
+    let (id, number) = (&status.function, status.revision);
+    if progress.failing == 0 && !progress.no_image {
+        return None;
     }
-    if let Some(reason) = &status.unenforced {
-        let text = format!("its resource limits are not in force: {reason}");
-        alerts.push(Alert::of(
-            &name,
-            Severity::Warning,
-            "unenforced",
-            text,
-            "`leno doctor` shows what this machine can enforce",
-        ));
+    let alert = |severity, text: String, fix: &str| Some(Alert::of(&id.to_string(), severity, "failing", text, fix));
+    let name = |number| revision::label(id, number, revisions.and_then(|revisions| revisions.name(number)));
+    let percents = revisions.map(FunctionShares::percents).unwrap_or_default();
+    let (is_split, is_named) = revisions.map_or((false, false), |all| (all.split.is_some(), !all.names.is_empty()));
+    let problem = FunctionShares::new(id, percents, [progress]).problem(number);
+    let look = if progress.no_image { PULL } else { "`leno logs --previous` shows the output of the last one" };
+    if let Some(problem) = problem.filter(|problem| !problem.former.is_empty()) {
+        let former =
+            problem.former.iter().map(|(former, _)| former).next_back().map(String::as_str).unwrap_or_default();
+        let back = match is_named {
+            true => "apply the former document again to go back".to_owned(),
+            false => format!("go back with `leno promote {id} {former}`"),
+        };
+        return alert(Severity::Warning, format!("revision {} {problem}", name(number)), &format!("{back}; {look}"));
     }
-    alerts
+    let reason = progress.reason.as_deref().unwrap_or("no reason is known");
+    let what = match (progress.no_image, progress.failing) {
+        (true, _) => reason.to_owned(),
+        (false, failing) => format!("{failing} instances failed since one was ready: {reason}"),
+    };
+    let text = if is_split { format!("revision {}: {what}", name(number)) } else { what };
+    alert(if progress.is_final() { Severity::Critical } else { Severity::Warning }, text, look)
+}
+
+/// Limits of resources that are not in force.
+fn unenforced(status: &FunctionStatus) -> Option<Alert> {
+    let reason = status.unenforced.as_ref()?;
+    let text = format!("its resource limits are not in force: {reason}");
+    let fix = "`leno doctor` shows what this machine can enforce";
+    Some(Alert::of(&status.function.to_string(), Severity::Warning, "unenforced", text, fix))
 }
 
 /// Exhausted limits and ejected endpoints.

@@ -17,4 +17,5 @@ mod revisions;
 pub mod rollouts;
 mod scaling;
 mod scrape;
+mod shares;
 pub mod upgrade;

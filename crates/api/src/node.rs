@@ -164,7 +164,11 @@ impl Admin {
             "/revisions" | "/jobs" | "/nodes" => match &self.control {
                 Some(control) if path == "/jobs" => list(jobs::rows(&control.status().jobs)),
                 Some(control) if path == "/nodes" => list(nodes::rows(&control.status().nodes)),
-                Some(control) => list(revisions::rows(control, &self.node)),
+                Some(control) => {
+                    let progress = scaling::revisions(&self.supervisor);
+                    let place = (control, Some(&*self.node));
+                    list(json!(revisions::rows(&control.status().functions, &progress, place)))
+                }
                 None => reply(StatusCode::NOT_FOUND, "text/plain", ELSEWHERE.to_owned()),
             },
             "/namespaces" => list(namespaces::rows(&self.node, &self.supervisor)),
@@ -337,7 +341,7 @@ impl Admin {
     }
 
     fn functions(&self) -> Value {
-        let mut scaling = scaling::columns(&self.supervisor);
+        let mut scaling = scaling::columns(&self.supervisor, &self.node);
         let placed = self.control.iter().flat_map(|control| control.status().functions);
         let placed = placed.map(|status| (status.function, status.nodes));
         let placed: HashMap<FunctionId, Vec<FunctionNode>> = placed.collect();

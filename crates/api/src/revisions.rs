@@ -1,8 +1,8 @@
 //! Views of revisions: listings and metrics.
 
-use leno_control::{Control, RolloutEvent};
-use leno_model::Container;
-use leno_model::{FunctionId, revision};
+use crate::shares::{FunctionShares, RevisionProgress};
+use leno_control::{Control, FunctionStatus, RevisionStatus, RolloutEvent};
+use leno_model::{Container, FunctionConfig, FunctionId, revision};
 use leno_proxy::{FunctionEntry, Node};
 use leno_telemetry::exposition::{Collector, Exposition, Family};
 use leno_telemetry::families;
@@ -11,23 +11,39 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The rows of `leno get revisions`, by function, oldest first. Rows have counts while several
-/// revisions get requests.
-pub(crate) fn rows(control: &Control, node: &Node) -> Value {
-    let counted = counted(node).map(|(id, number, counts)| ((id.clone(), revision::name(&id, number)), counts));
+/// The rows of `leno get revisions`, by function, oldest first, with the instances of a node or of
+/// several. Rows have counts while several revisions get requests on the node that answers.
+pub(crate) fn rows<'a>(
+    functions: impl IntoIterator<Item = &'a FunctionStatus>,
+    progress: &[RevisionProgress],
+    (control, node): (&Control, Option<&Node>),
+) -> Vec<Value> {
+    let counted = node.into_iter().flat_map(counted);
+    let counted = counted.map(|(id, number, counts)| ((id.clone(), revision::name(&id, number)), counts));
     let counted: HashMap<(FunctionId, String), Counts> = counted.collect();
-    let status = control.status();
     let containers: HashMap<(FunctionId, String), Container> =
         control.containers().into_iter().map(|(id, revision, container)| ((id, revision), container)).collect();
-    let rows = status.functions.iter().flat_map(|function| {
-        function.revisions.iter().map(|revision| {
-            let key = (function.function.clone(), revision.revision.clone());
+    let mut of_functions: HashMap<&str, Vec<&RevisionProgress>> = HashMap::new();
+    for progress in progress {
+        of_functions.entry(&progress.function).or_default().push(progress);
+    }
+    let mut rows = Vec::new();
+    for function in functions {
+        let id = &function.function;
+        let number = |row: &RevisionStatus| revision::number(id, &row.revision).unwrap_or_default();
+        let percents = function.revisions.iter().map(|row| (number(row), row.percent));
+        let progress = of_functions.remove(&*id.to_string()).unwrap_or_default();
+        let shares = FunctionShares::new(id, percents, progress);
+        rows.extend(function.revisions.iter().map(|revision| {
+            let key = (id.clone(), revision.revision.clone());
             let (counts, container) = (counted.get(&key), containers.get(&key));
             json!({
                 "revision": revision.revision,
                 "declared": revision.declared,
-                "function": function.function.to_string(),
+                "function": id.to_string(),
                 "percent": revision.percent,
+                "served": shares.served(number(revision)),
+                "problem": shares.problem(number(revision)).map(|problem| problem.to_string()),
                 "tags": revision.tags,
                 "headers": revision.headers,
                 "step": revision.step.map(|(step, steps)| format!("{step} of {steps}")),
@@ -40,9 +56,20 @@ pub(crate) fn rows(control: &Control, node: &Node) -> Value {
                 "image": container.map(|container| &container.image),
                 "digest": container.and_then(|container| container.digest.as_ref()),
             })
-        })
-    });
-    rows.collect()
+        }));
+    }
+    rows
+}
+
+/// The revision of a function that cannot start while a former one serves, and why.
+pub(crate) fn replaced(config: &FunctionConfig, progress: &[RevisionProgress]) -> Option<String> {
+    let shares = FunctionShares::new(&config.id, FunctionShares::percents(&config.revisions), progress);
+    let problem = |progress: &RevisionProgress| {
+        let problem = shares.problem(progress.revision).filter(|problem| !problem.former.is_empty())?;
+        let number = progress.revision;
+        Some(format!("{} {problem}", revision::label(&config.id, number, config.revisions.name(number))))
+    };
+    progress.iter().find_map(problem)
 }
 
 /// A row of `leno get events`; `from` and `to` are percentages.

@@ -1,8 +1,10 @@
 //! Views of the autoscaler: listings and metrics.
 
-use crate::revisions::DeclaredNames;
+use crate::revisions::{self, DeclaredNames};
+use crate::shares::RevisionProgress;
 use leno_model::{FunctionId, InstanceState};
-use leno_supervisor::{FunctionStatus, ImageState, LossEvent, Mode, ScaleEvent, Supervisor};
+use leno_proxy::Node;
+use leno_supervisor::{FunctionStatus, LossEvent, Mode, ScaleEvent, Supervisor};
 use leno_telemetry::exposition::{Collector, Exposition, Family, Number};
 use leno_telemetry::families;
 use serde_json::{Value, json};
@@ -11,20 +13,28 @@ use std::time::SystemTime;
 
 /// The columns of `leno get functions` about instances, by function name. The numbers are sums of
 /// all revisions; the reason is that of the revision with the most traffic.
-pub(crate) fn columns(supervisor: &Supervisor) -> HashMap<String, Value> {
+pub(crate) fn columns(supervisor: &Supervisor, node: &Node) -> HashMap<String, Value> {
     let statuses = supervisor.status();
+    let images = supervisor.images();
+    let snapshot = node.snapshot.load();
     let of_one = |statuses: &[FunctionStatus]| {
         let sum = |count: &dyn Fn(&FunctionStatus) -> usize| statuses.iter().map(count).sum::<usize>();
         let own = statuses.first()?;
+        let progress: Vec<_> = statuses.iter().map(|status| RevisionProgress::of(status, &images)).collect();
+        let entry = snapshot.functions.get(&own.function);
+        let replaced = entry.and_then(|entry| revisions::replaced(&entry.config, &progress));
+        let failure =
+            || statuses.iter().find(|status| status.failing > 0).and_then(|status| status.last_failure.clone());
         let columns = json!({
             "desired": sum(&|status| usize::try_from(status.scaling.desired).unwrap_or(usize::MAX)),
             "ready": sum(&|status| status.count(InstanceState::Ready)),
+            "former": progress.iter().flat_map(|progress| progress.former.values()).sum::<u64>(),
             "starting": sum(&|status| status.count(InstanceState::Starting)),
             "waiting": sum(&|status| status.waiting),
             "unenforced_limits": statuses.iter().find_map(|status| status.unenforced.clone()),
             "mode": own.scaling.mode,
             "reason": own.scaling.reason.map(|reason| reason.to_string()),
-            "failure": statuses.iter().find(|status| status.failing > 0).and_then(|status| status.last_failure.clone()),
+            "failure": replaced.or_else(failure),
         });
         Some((own.function.to_string(), columns))
     };
@@ -32,27 +42,9 @@ pub(crate) fn columns(supervisor: &Supervisor) -> HashMap<String, Value> {
 }
 
 /// The progress of each revision of each function on this node.
-pub(crate) fn revisions(supervisor: &Supervisor) -> Vec<Value> {
+pub(crate) fn revisions(supervisor: &Supervisor) -> Vec<RevisionProgress> {
     let images = supervisor.images();
-    let row = |status: FunctionStatus| {
-        let no_image = images.iter().find_map(|(id, revision, image)| match image {
-            ImageState::Failed(reason) if (id, *revision) == (&status.function, status.revision) => Some(reason),
-            _ => None,
-        });
-        let failure = status.last_failure.as_ref().filter(|_| status.failing > 0);
-        json!({
-            "function": status.function.to_string(),
-            "revision": status.revision,
-            "desired": status.scaling.desired,
-            "ready": status.count(InstanceState::Ready),
-            "starting": status.count(InstanceState::Starting),
-            "waiting": status.waiting,
-            "failing": status.failing,
-            "reason": no_image.or(failure),
-            "no_image": no_image.is_some(),
-        })
-    };
-    supervisor.status().into_iter().map(row).collect()
+    supervisor.status().iter().map(|status| RevisionProgress::of(status, &images)).collect()
 }
 
 /// Rows of `leno get events`, oldest first; `from` and `to` are instances.

@@ -78,6 +78,9 @@ pub struct Function {
     /// Instances that get requests.
     #[serde(default)]
     pub ready: u64,
+    /// Those among them that are of a former revision, of a node.
+    #[serde(default)]
+    former: u64,
     /// Instances that there should be.
     #[serde(default)]
     pub desired: u64,
@@ -103,7 +106,7 @@ impl Function {
     pub fn state(&self) -> &str {
         match &*self.state {
             "" if self.external => "external",
-            "" if self.ready > 0 => "ready",
+            "" if self.ready > self.former => "ready",
             "" if !self.failure.is_empty() => "failing",
             "" if self.desired > 0 => "starting",
             "" => "idle",

@@ -130,7 +130,7 @@ impl dyn Source {
     pub async fn rows(&self, listing: &str) -> Result<Rows, Failure> {
         if self.kind() == SourceKind::ControlPlane {
             match listing {
-                "nodes" | "jobs" | "identities" | "revisions" => {
+                "nodes" | "jobs" | "identities" => {
                     let mut status: Value = self.get("/v1/status").await?;
                     let rows = status::rows(listing, &mut status).unwrap_or_default();
                     return Ok(Rows { rows, ..Rows::default() });

@@ -12,7 +12,6 @@ pub fn rows(listing: &str, status: &mut Value) -> Option<Vec<Value>> {
         "nodes" => part("nodes").iter().map(node).collect(),
         "jobs" => part("jobs").iter().map(job).collect(),
         "identities" => part("identities"),
-        "revisions" => part("functions").iter_mut().flat_map(revisions).collect(),
         _ => return None,
     })
 }
@@ -80,15 +79,4 @@ pub fn job(job: &Value) -> Value {
         "exit_code": job["exit_code"],
         "reason": job["reason"],
     })
-}
-
-/// The rows of `leno get revisions`, from the status of a function.
-fn revisions(function: &mut Value) -> Vec<Value> {
-    let name = function["function"].clone();
-    let Value::Array(mut revisions) = function["revisions"].take() else { return Vec::new() };
-    for revision in &mut revisions {
-        revision["function"] = name.clone();
-        revision["created"] = (revision["created_ms"].as_f64().unwrap_or_default() / 1e3).into();
-    }
-    revisions
 }

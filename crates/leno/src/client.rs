@@ -41,8 +41,8 @@ pub(crate) enum Listing {
     /// host.
     #[value(alias = "node")]
     Nodes,
-    /// Revisions of functions: their shares of requests, the progress of rollouts, and the reasons
-    /// of rollbacks.
+    /// Revisions of functions: the shares of requests that they are to get and that they serve, the
+    /// progress of rollouts, and the reasons of failures and rollbacks.
     #[value(alias = "revision")]
     Revisions,
     /// Running copies of functions.
@@ -194,12 +194,14 @@ impl Listing {
                 ("NAME", "declared", Plain),
                 ("FUNCTION", "function", Plain),
                 ("PERCENT", "percent", Plain),
+                ("SERVED", "served", Plain),
                 ("TAGS", "tags", Plain),
                 ("STEP", "step", Plain),
                 ("PAUSED", "paused", Plain),
                 ("REQUESTS", "requests", Plain),
                 ("FAILURES", "failures", Plain),
                 ("SLOW", "slow", Plain),
+                ("PROBLEM", "problem", Plain),
                 ("ROLLED BACK", "failed", Plain),
                 ("AGE", "created", Age),
                 ("HEADERS", "headers", Wide),

@@ -87,6 +87,7 @@ impl Function {
             function: (*self.id).clone(),
             revision: self.revision,
             instances: record.instances.values().cloned().collect(),
+            former: record.former(self.revision),
             restarts: record.restarts,
             lost: record.lost,
             last_failure: record.last_failure.clone(),

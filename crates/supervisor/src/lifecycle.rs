@@ -144,6 +144,8 @@ impl Lifecycle {
             Order::Apply(spec) => {
                 if !spec.same_process(&self.spec) {
                     self.generation += 1;
+                    let first = self.shared.next_instance.load(Ordering::Relaxed);
+                    self.shared.status_store.lock().first_current = first;
                     // The change may have fixed the cause of the failures.
                     self.forget_failures();
                     self.set_pause(None);
@@ -169,6 +171,7 @@ impl Lifecycle {
 
     fn configure(&mut self) {
         self.shared.status_store.set_container(self.spec.container.as_ref());
+        self.shared.status_store.lock().applied = self.spec.revision;
         self.shared.dispatcher.configure(self.spec.concurrency, self.spec.queue, self.spec.longest_wait());
         match self.spec.run.clone() {
             Run::External(addresses) => self.set_external(&addresses),

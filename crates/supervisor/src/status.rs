@@ -55,6 +55,9 @@ pub struct FunctionStatus {
     pub revision: u32,
     /// Its instances, oldest first.
     pub instances: Vec<InstanceStatus>,
+    /// Ready instances of former revisions, by revision. They serve until those of this one are
+    /// ready.
+    pub former: BTreeMap<u32, u32>,
     /// Number of instances that failed so far.
     pub restarts: u32,
     /// Number of instances that were ready and were replaced, because they did not serve any more.
@@ -162,6 +165,10 @@ pub(crate) struct StatusStore(Mutex<StatusRecord>);
 #[derive(Default)]
 pub(crate) struct StatusRecord {
     pub instances: BTreeMap<InstanceId, InstanceStatus>,
+    /// The revision that the function's task has applied.
+    pub applied: u32,
+    /// Instances with a lower number run a program that is being replaced.
+    pub first_current: u64,
     pub output: BTreeMap<InstanceId, OutputBuffer>,
     /// The instance that ended last. Its output is kept until another one ends.
     pub last_ended: Option<InstanceId>,
@@ -190,6 +197,19 @@ const EVENTS: usize = 20;
 const BURST: Duration = Duration::from_secs(1);
 
 impl StatusRecord {
+    /// Ready instances of revisions that `revision` replaces, by revision.
+    pub(crate) fn former(&self, revision: u32) -> BTreeMap<u32, u32> {
+        let is_former = |status: &&InstanceStatus| {
+            let is_replaced = self.applied != revision || status.id.number < self.first_current;
+            status.state == InstanceState::Ready && status.id.revision != revision && is_replaced
+        };
+        let mut former = BTreeMap::new();
+        for status in self.instances.values().filter(is_former) {
+            *former.entry(status.id.revision).or_default() += 1;
+        }
+        former
+    }
+
     pub(crate) fn record_loss(&mut self, event: LossEvent) {
         if self.losses.len() >= LOSSES {
             self.losses.pop_front();

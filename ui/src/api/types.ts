@@ -67,6 +67,8 @@ export interface FunctionRow {
   failure?: string | null;
   mode?: string | null;
   ready?: number;
+  /** Those among them that are of a former revision; of a node. */
+  former?: number;
   desired?: number;
   starting?: number;
   waiting?: number;
@@ -100,6 +102,10 @@ export interface RevisionRow {
   declared?: string | null;
   function: string;
   percent?: number | null;
+  /** The percentage of requests that its instances serve. */
+  served?: number | null;
+  /** Why it does not serve its share. */
+  problem?: string | null;
   tags?: string[];
   headers?: unknown;
   step?: string | null;

@@ -15,11 +15,13 @@ export function Overview({ name, data }: { name: string; data: FunctionAnswer })
   const window = graph.value?.window ?? 60;
   const exposed = Array.isArray(row?.exposed) ? row.exposed.join(", ") : row?.exposed ? "yes" : "";
   const audited = Array.isArray(row?.audited) ? row.audited.length > 0 : row?.audited === true;
+  // A node names the reason of failures apart from the one of the number of instances.
+  const failure = row?.failure ?? (row?.state?.startsWith("fail") ? row.reason : null);
   return (
     <>
-      {row?.failure && (
+      {failure && (
         <div class="notice bad" role="alert">
-          <Text most={500}>{row.failure}</Text>
+          <Text most={500}>{failure}</Text>
         </div>
       )}
       <div class="columns">
@@ -27,7 +29,7 @@ export function Overview({ name, data }: { name: string; data: FunctionAnswer })
           <Facts>
             <Fact name="State">{row && <State>{stateOf(row)}</State>}</Fact>
             <Fact name="Instances">{row && !row.external && `${row.ready ?? 0} of ${row.desired ?? 0} ready`}</Fact>
-            <Fact name="Why so many">{row?.reason && <Text most={300}>{row.reason}</Text>}</Fact>
+            <Fact name="Why so many">{row?.reason && row.reason !== failure && <Text most={300}>{row.reason}</Text>}</Fact>
             <Fact name="Autoscaler">{row?.mode && <Text most={40}>{row.mode}</Text>}</Fact>
             <Fact name="Waiting requests">{row?.waiting}</Fact>
             <Fact name="Exposed">{exposed && <Text most={200}>{exposed}</Text>}</Fact>

@@ -5,9 +5,21 @@ import { Text } from "../parts/text";
 import { moment, percent } from "../text/format";
 import { visible } from "../text/safe";
 
-/** The revisions' shares of traffic, as a bar and in words. */
+/** The percentage that a revision serves. */
+function servedBy({ percent, served }: RevisionRow): number {
+  return served ?? percent ?? 0;
+}
+
+/** The percentage that a revision is to get and, if that is another, the one that it serves. */
+function shareOf(row: RevisionRow): string {
+  const { percent } = row;
+  if (percent === null || percent === undefined) return "–";
+  return servedBy(row) === percent ? `${percent} %` : `${percent} %, serves ${servedBy(row)} %`;
+}
+
+/** The shares that the revisions serve, as a bar and in words. */
 export function Shares({ revisions }: { revisions: readonly RevisionRow[] }) {
-  const used = revisions.filter((revision) => (revision.percent ?? 0) > 0);
+  const used = revisions.filter((revision) => (revision.percent ?? 0) > 0 || servedBy(revision) > 0);
   if (used.length === 0) return null;
   let before = 0;
   return (
@@ -15,17 +27,15 @@ export function Shares({ revisions }: { revisions: readonly RevisionRow[] }) {
       <svg viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">
         {used.map((revision, index) => {
           const x = before;
-          before += revision.percent ?? 0;
-          return (
-            <rect class={`share-${index % 4}`} x={x} width={Math.max((revision.percent ?? 0) - 0.4, 0.4)} height="8" />
-          );
+          before += servedBy(revision);
+          return <rect class={`share-${index % 4}`} x={x} width={Math.max(servedBy(revision) - 0.4, 0.4)} height="8" />;
         })}
       </svg>
       <figcaption>
         {used.map((revision, index) => (
           <span>
             <i class={`dot share-${index % 4}`} aria-hidden="true" />
-            <Text most={60}>{revision.declared ?? revision.revision}</Text> {revision.percent} %
+            <Text most={60}>{revision.declared ?? revision.revision}</Text> {shareOf(revision)}
             {revision.step && `, step ${visible(revision.step, 30)}`}
           </span>
         ))}
@@ -52,11 +62,7 @@ export function Revisions({ revisions }: { revisions: readonly RevisionRow[] }) 
               </>
             ),
           },
-          {
-            name: "Share",
-            figures: true,
-            cell: (row) => (row.percent === null || row.percent === undefined ? "–" : `${row.percent} %`),
-          },
+          { name: "Share", figures: true, cell: shareOf },
           { name: "Rollout", cell: rollout },
           { name: "Requests", figures: true, cell: (row) => row.requests ?? "–" },
           { name: "Failed", figures: true, cell: (row) => share(row.failures, row.requests) },
@@ -74,6 +80,13 @@ function rollout(row: RevisionRow) {
     return (
       <>
         <Badge tone="bad">rolled back</Badge> <Text most={300}>{row.failed}</Text>
+      </>
+    );
+  }
+  if (row.problem) {
+    return (
+      <>
+        <Badge tone="bad">failing</Badge> <Text most={400}>{row.problem}</Text>
       </>
     );
   }

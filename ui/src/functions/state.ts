@@ -4,7 +4,7 @@ import type { FunctionRow } from "../api/types";
 export function stateOf(row: FunctionRow): string {
   if (row.state) return row.state;
   if (row.external) return "external";
-  if ((row.ready ?? 0) > 0) return "ready";
+  if ((row.ready ?? 0) > (row.former ?? 0)) return "ready";
   if (row.failure) return "failing";
   return (row.desired ?? 0) > 0 ? "starting" : "idle";
 }

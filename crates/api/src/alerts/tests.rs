@@ -150,26 +150,89 @@ fn a_rollback_of_the_latest_revision_is_told_since_its_decision() {
     assert_eq!(of_control_plane(&status, &decisions), []);
 }
 
-#[test]
-fn limits_of_resources_that_are_not_in_force_are_told() {
-    let status = FunctionStatus {
+/// A function without instances.
+fn idle() -> FunctionStatus {
+    FunctionStatus {
         function: id(),
-        revision: 0,
+        revision: 2,
         instances: Vec::new(),
+        former: BTreeMap::new(),
         restarts: 0,
         lost: 0,
         last_failure: None,
         failing: 0,
         pause: None,
         waiting: 0,
-        unenforced: Some("there are no control groups".to_owned()),
+        unenforced: None,
         scaling: leno_supervisor::Scaling::default(),
-    };
-    let alerts = instances(&status);
-    let [alert] = &alerts[..] else { panic!("{alerts:?}") };
+    }
+}
+
+#[test]
+fn limits_of_resources_that_are_not_in_force_are_told() {
+    let status = FunctionStatus { unenforced: Some("there are no control groups".to_owned()), ..idle() };
+    let alert = unenforced(&status).unwrap();
     assert_eq!((&*alert.kind, alert.severity, alert.namespace()), ("unenforced", Severity::Warning, Some("demo")));
     assert!(alert.text.ends_with("there are no control groups"), "{alert:?}");
-    assert_eq!(instances(&FunctionStatus { unenforced: None, ..status }), []);
+    assert_eq!(unenforced(&idle()), None);
+}
+
+#[test]
+fn a_revision_that_cannot_start_is_named_with_the_one_that_serves_and_the_way_back() {
+    let progress = |ready, former: &[(u32, u64)], failing| RevisionProgress {
+        function: "demo/shop".to_owned(),
+        revision: 2,
+        ready,
+        former: former.iter().copied().collect(),
+        failing,
+        reason: Some("exit status: 1".to_owned()),
+        ..RevisionProgress::default()
+    };
+    let one = Revisions { number: 2, ..Revisions::default() };
+    let named = Revisions { names: vec![(2, "stable".to_owned())], ..one.clone() };
+    let target = |revision, percent| revision::Target { revision, percent, ..revision::Target::default() };
+    let targets = vec![target(1, 90), target(2, 10)];
+    let split =
+        Revisions { number: 1, split: Some(Box::new(revision::Split { targets, others: vec![] })), ..one.clone() };
+    let pull =
+        RevisionProgress { no_image: true, reason: Some("its image is gone".to_owned()), ..progress(1, &[(1, 1)], 0) };
+    let replaced = "revision shop-00002 cannot start: exit status: 1; 100 % still served by shop-00001";
+    for (progress, revisions, severity, text, fix) in [
+        (progress(2, &[(1, 2)], 9), &one, Severity::Warning, replaced, "`leno promote demo/shop shop-00001`"),
+        (
+            progress(2, &[(1, 2)], 1),
+            &named,
+            Severity::Warning,
+            "revision shop-00002 (stable) cannot start: exit status: 1; 100 % still served by shop-00001",
+            "apply the former document again",
+        ),
+        (
+            pull,
+            &one,
+            Severity::Warning,
+            "revision shop-00002 cannot start: its image is gone; 100 % still served by shop-00001",
+            "correct the name of the image",
+        ),
+        (
+            progress(0, &[], 4),
+            &split,
+            Severity::Warning,
+            "revision shop-00002: 4 instances failed since one was ready: exit status: 1",
+            "`leno logs --previous`",
+        ),
+        (
+            progress(0, &[], 5),
+            &one,
+            Severity::Critical,
+            "5 instances failed since one was ready: exit status: 1",
+            "`leno logs --previous`",
+        ),
+    ] {
+        let alert = failing(&idle(), &progress, Some(revisions)).unwrap();
+        assert_eq!((alert.severity, &*alert.text, &*alert.kind), (severity, text, "failing"), "{progress:?}");
+        assert!(alert.fix.contains(fix), "{alert:?}");
+    }
+    assert_eq!(failing(&idle(), &progress(1, &[], 0), Some(&one)), None);
 }
 
 #[test]

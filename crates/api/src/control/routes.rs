@@ -54,6 +54,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         .route("/v1/namespaces", get(namespaces))
         .route("/v1/secrets", get(secrets))
         .route("/v1/functions", get(views::functions))
+        .route("/v1/revisions", get(views::revisions))
         .route("/v1/functions/{namespace}/{name}/rollout", post(rollout))
         .route("/v1/functions/{namespace}/{name}/policies", get(policies::policies))
         .route("/v1/instances", get(views::instances))
@@ -104,6 +105,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         namespaces,
         secrets,
         views::functions,
+        views::revisions,
         rollout,
         policies::policies,
         views::instances,

@@ -5,12 +5,13 @@ use super::queries::{MAX_NODES, why_not};
 use super::service::Service;
 use super::tokens::Caller;
 use super::types::{Refusal, Role};
+use crate::shares::{FunctionShares, RevisionProgress};
 use crate::{jobs, nodes, revisions};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use leno_control::{Control, FunctionStatus, JobStatus, RolloutEvent, Status};
-use leno_model::FunctionId;
+use leno_control::{Control, FunctionStatus, JobStatus, RevisionStatus, RolloutEvent, Status};
+use leno_model::{FunctionId, revision};
 use leno_wire::{Answer, Question, Subject, View, ViewQuery};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -25,8 +26,6 @@ const PAGE: u32 = 4 << 20;
 const LEAST: u32 = 32 << 10;
 /// Timeout of a node's answer.
 const LOOK_UP: Duration = Duration::from_secs(5);
-/// A revision has failed if so many of its instances failed and none has been ready.
-const FAILURES: u64 = 5;
 
 /// Rows of nodes.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -81,23 +80,43 @@ impl Service {
         Ok(rows_of(&control, nodes, &query, before).await)
     }
 
+    /// The instances of revisions on all nodes. Those of a later release may be of another form.
+    async fn progress(&self, caller: &Caller) -> Result<(ViewPage, Vec<RevisionProgress>), ApiError> {
+        let mut page = self.view(caller, View::Functions, (&ViewFilter::default(), "")).await?;
+        let rows = std::mem::take(&mut page.rows);
+        let all = rows.len();
+        let progress: Vec<_> = rows.into_iter().filter_map(|row| serde_json::from_value(row).ok()).collect();
+        page.missed += (all - progress.len()) as u64;
+        Ok((page, progress))
+    }
+
+    /// Revisions with their shares, and the reason of failures.
+    async fn revisions(&self, caller: &Caller) -> Result<ViewPage, ApiError> {
+        let (mut page, progress) = self.progress(caller).await?;
+        let control = self.leading()?.control.clone();
+        let status = self.statuses.of(&control).await;
+        let functions = status.functions.iter().filter(|function| caller.may_know(&function.function));
+        page.rows = revisions::rows(functions, &progress, (&control, None));
+        Ok(page)
+    }
+
     /// Functions with their state, the reason of failures included.
     async fn functions(&self, caller: &Caller) -> Result<ViewPage, ApiError> {
-        let mut page = self.view(caller, View::Functions, (&ViewFilter::default(), "")).await?;
+        let (mut page, progress) = self.progress(caller).await?;
         let control = self.leading()?.control.clone();
         let status = self.statuses.of(&control).await;
         let mut rejected: BTreeMap<String, String> = rejections(&status)
             .map(|(node, id, reason)| (id.to_string(), format!("node {node} rejects its configuration: {reason}")))
             .collect();
-        let mut progress: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-        for row in std::mem::take(&mut page.rows) {
-            progress.entry(row["function"].as_str().unwrap_or_default().to_owned()).or_default().push(row);
+        let mut of_functions: BTreeMap<String, Vec<RevisionProgress>> = BTreeMap::new();
+        for row in progress {
+            of_functions.entry(row.function.clone()).or_default().push(row);
         }
         let functions = status.functions.iter().filter(|function| caller.may_know(&function.function));
         page.rows = functions
             .map(|function| {
                 let name = function.function.to_string();
-                row_of(function, progress.remove(&name).unwrap_or_default(), rejected.remove(&name))
+                row_of(function, &of_functions.remove(&name).unwrap_or_default(), rejected.remove(&name))
             })
             .collect();
         Ok(page)
@@ -172,38 +191,41 @@ pub(super) fn rejections(status: &Status) -> impl Iterator<Item = (&str, &Functi
 }
 
 /// The row of a function. Its state is that of its latest revision.
-fn row_of(function: &FunctionStatus, progress: Vec<Value>, rejected: Option<String>) -> Value {
+fn row_of(function: &FunctionStatus, progress: &[RevisionProgress], rejected: Option<String>) -> Value {
+    let id = &function.function;
+    let number_of = |row: &RevisionStatus| revision::number(id, &row.revision).unwrap_or_default();
     let latest = function.revisions.last().map(|revision| revision.revision.as_str()).unwrap_or_default();
-    let number = latest.rsplit_once('-').and_then(|(_, number)| number.parse::<u64>().ok()).unwrap_or_default();
-    let of_latest: Vec<&Value> = progress.iter().filter(|row| row["revision"].as_u64() == Some(number)).collect();
-    let sum = |rows: &[&Value], field: &str| rows.iter().filter_map(|row| row[field].as_u64()).sum::<u64>();
-    let all: Vec<&Value> = progress.iter().collect();
-    let ready = sum(&of_latest, "ready");
-    let failure = of_latest.iter().find(|row| row["reason"].is_string());
-    let told = failure.map(|row| {
-        let (node, reason) = (row["node"].as_str().unwrap_or_default(), row["reason"].as_str().unwrap_or_default());
-        format!("{reason} (node {node})")
-    });
-    let is_final = |row: &&Value| row["no_image"] == true || row["failing"].as_u64().unwrap_or_default() >= FAILURES;
+    let number = revision::number(id, latest).unwrap_or_default();
+    let of_latest: Vec<_> = progress.iter().filter(|row| row.revision == number).collect();
+    let sum = |count: fn(&RevisionProgress) -> u64| progress.iter().map(count).sum::<u64>();
+    let has = |count: fn(&RevisionProgress) -> u64| of_latest.iter().any(|row| count(row) > 0);
+    let failure = of_latest.iter().find_map(|row| Some((row.is_final(), row.reason.as_ref()?, &row.node)));
+    let percents = function.revisions.iter().map(|row| (number_of(row), row.percent));
+    let problem = FunctionShares::new(id, percents, of_latest.iter().copied()).problem(number);
+    let problem = problem.filter(|problem| !problem.former.is_empty());
+    let told = match problem {
+        Some(problem) => Some(format!("{latest} {problem}")),
+        None => failure.map(|(_, reason, node)| format!("{reason} (node {node})")),
+    };
     // A node that has just got the function does not want its instances yet.
     let least: u32 = function.nodes.iter().flat_map(|node| &node.bounds).map(|bounds| bounds.least).sum();
     let (state, reason) = match told {
         _ if rejected.is_some() => ("failed", rejected),
         _ if function.unplaced => ("unplaced", function.reason.clone()),
-        told if ready > 0 => ("ready", told.or_else(|| function.reason.clone())),
-        Some(reason) if failure.is_some_and(is_final) => ("failed", Some(reason)),
+        told if has(RevisionProgress::own) => ("ready", told.or_else(|| function.reason.clone())),
+        Some(reason) if failure.is_some_and(|(is_final, ..)| is_final) => ("failed", Some(reason)),
         Some(reason) => ("failing", Some(reason)),
         None if of_latest.is_empty() => ("starting", None),
-        None if least > 0 || sum(&of_latest, "desired") > 0 || sum(&of_latest, "starting") > 0 => ("starting", None),
+        None if least > 0 || has(|row| row.desired) || has(|row| row.starting) => ("starting", None),
         None => ("idle", None),
     };
     json!({
         "function": function.function.to_string(),
         "state": state,
         "reason": reason,
-        "ready": sum(&all, "ready"),
-        "desired": sum(&all, "desired"),
-        "waiting": sum(&all, "waiting"),
+        "ready": sum(|row| row.ready),
+        "desired": sum(|row| row.desired),
+        "waiting": sum(|row| row.waiting),
         "instances": function.instances,
         "revision": latest,
         "version": function.version,
@@ -236,6 +258,19 @@ fn read(filter: Filter) -> Result<ViewFilter, ApiError> {
 )]
 pub(super) async fn functions(caller: Caller, State(service): State<Arc<Service>>) -> Result<Json<ViewPage>, ApiError> {
     service.functions(&caller).await.map(Json)
+}
+
+/// Revisions of functions, oldest first: the percentage of requests that each is to get, the one that its instances serve (`served`), and why it does not serve its own (`problem`).
+#[utoipa::path(
+    get, path = "/v1/revisions",
+    responses(
+        (status = 200, description = "Those that the token may read.", body = ViewPage),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 421, description = "Another control plane leads; `leader` is its address.", body = Refusal),
+    )
+)]
+pub(super) async fn revisions(caller: Caller, State(service): State<Arc<Service>>) -> Result<Json<ViewPage>, ApiError> {
+    service.revisions(&caller).await.map(Json)
 }
 
 /// Instances of functions, on all nodes.

@@ -4,6 +4,7 @@ use super::Admin;
 use crate::alerts::{self, Alert};
 use crate::limits::{self, LimitUse};
 use crate::scaling;
+use crate::shares::RevisionProgress;
 use leno_node::PendingView;
 use leno_telemetry::metrics::{Edge, RuleHits};
 use leno_wire::{Answer, View, ViewQuery, ViewRows};
@@ -24,7 +25,7 @@ impl Admin {
         let telemetry = &self.node.telemetry;
         match query.view {
             View::Instances => rows(query, array(self.instances()), of_function),
-            View::Functions => rows(query, scaling::revisions(&self.supervisor), of_function),
+            View::Functions => rows(query, scaling::revisions(&self.supervisor), RevisionProgress::namespace),
             View::Events => rows(query, array(self.events()), of_function),
             View::Flows => {
                 let seen = Some(&*query.argument).filter(|seen| !seen.is_empty());

@@ -94,6 +94,46 @@ fn a_control_plane_tells_of_nodes_and_hides_other_namespaces() {
 }
 
 #[test]
+fn a_revision_that_cannot_start_is_told_beside_the_one_that_serves() {
+    let control = control();
+    let _node = Node::join(&control, "one", &[]);
+    let documents = |spec: &str| echo_function("echo", spec) + &policy("open", "echo", ALLOW_ALL);
+    let apply = |spec: &str| {
+        let arguments = ["apply", "-f", "-", "--wait", "--timeout", "60s"];
+        control.leno_with(&arguments, &documents(&format!("  scale: {{min: 1}}\n{spec}")))
+    };
+    assert!(apply("").status.success());
+    // It ends with the reason, and does not take the former revision for the new one.
+    let broken = apply("  env: {VERSION: next}\n  readiness: {http: /status/500}\n  timeouts: {startup: 300ms}");
+    let sentence = "; 100 % still served by echo-00001";
+    let told = String::from_utf8(broken.stderr).unwrap();
+    assert!(!broken.status.success() && told.contains("test/echo failed: echo-00002 cannot start: "), "{told}");
+    assert!(told.contains(sentence), "{told}");
+    let [own, other] = ["test", "other"].map(|namespace| reader(&control, namespace));
+    let rows = control.get_as(&own, "/v1/revisions").1["rows"].clone();
+    let shares: Vec<_> = rows.as_array().unwrap().iter().map(|row| (&row["percent"], &row["served"])).collect();
+    assert_eq!(shares, [(&0.into(), &100.into()), (&100.into(), &0.into())], "{rows}");
+    assert!(rows[1]["problem"].as_str().unwrap().ends_with(&format!("(node one){sentence}")), "{rows}");
+    assert_eq!(control.get_as(&other, "/v1/revisions").1["rows"], serde_json::json!([]));
+    let functions = control.get_as(&own, "/v1/functions").1["rows"].clone();
+    assert_eq!((&functions[0]["state"], &functions[0]["ready"]), (&"failed".into(), &1.into()), "{functions}");
+    let alert = alert(|| control.get_as(&own, "/v1/alerts").1["rows"].clone(), "failing", "test/echo");
+    let back = "leno promote test/echo echo-00001";
+    assert!(alert["text"].as_str().unwrap().starts_with("revision echo-00002 cannot start: "), "{alert}");
+    assert!(alert["fix"].as_str().unwrap().contains(back), "{alert}");
+    for listing in [&["get", "functions"][..], &["get", "revisions"], &["describe", "function", "test/echo"]] {
+        let shown = text(&control.leno(listing));
+        assert!(shown.contains("cannot start: ") && shown.contains(sentence), "{listing:?}: {shown}");
+    }
+    let promoted = control.leno(&back.split(' ').skip(1).collect::<Vec<_>>());
+    assert!(promoted.status.success(), "{promoted:?}");
+    eventually("the first to have its share again", || {
+        let rows = control.get_as(&own, "/v1/revisions").1["rows"].clone();
+        (rows[0]["percent"] == 100 && rows[0]["served"] == 100 && rows[1]["problem"].is_null()).then_some(())
+    });
+}
+
+#[test]
 fn a_control_plane_tells_of_functions_without_a_node_and_of_rejected_configuration() {
     let control = control();
     control.apply(&function("shop", "test"));

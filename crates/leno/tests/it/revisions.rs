@@ -3,8 +3,9 @@
 
 mod declared;
 
-use leno_testkit::curl;
+use leno_testkit::control::text;
 use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
+use leno_testkit::{curl, eventually};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -141,6 +142,39 @@ fn without_the_new_fields_a_new_revision_replaces_the_old_one_when_it_is_ready()
     for _ in 0..50 {
         assert_eq!(client.post("").version, "2");
     }
+
+    // Every view says which one serves, and the alert has the way back.
+    let row = |name: &str| revision(&mesh, name).unwrap();
+    let failing = eventually("the reason", || Some(row("echo-00003")).filter(|row| row["problem"].is_string()));
+    let shares = |row: &Value| (row["percent"].as_u64(), row["served"].as_u64());
+    assert_eq!([&failing, &row("echo-00002")].map(shares), [(Some(100), Some(0)), (Some(0), Some(100))], "{failing}");
+    let serves = "; 100 % still served by echo-00002";
+    let problem = failing["problem"].as_str().unwrap();
+    assert!(problem.starts_with("cannot start: ") && problem.ends_with(serves), "{problem}");
+    assert_eq!(row("echo-00002")["problem"], Value::Null);
+    for listing in
+        [&["get", "functions"][..], &["get", "revisions"], &["describe", "function", "test/echo"], &["top", "--once"]]
+    {
+        let shown = text(&mesh.leno(listing));
+        assert!(shown.contains("cannot start: ") && shown.contains(serves), "{listing:?}: {shown}");
+    }
+    let alerts = mesh.admin("/alerts").json();
+    let alert = alerts.as_array().unwrap().iter().find(|alert| alert["kind"] == "failing").unwrap();
+    let condition = alert["text"].as_str().unwrap();
+    assert!(condition.starts_with("revision echo-00003 cannot start: ") && condition.ends_with(serves), "{alert}");
+    let back = "leno promote test/echo echo-00002";
+    assert!(alert["fix"].as_str().unwrap().contains(back), "{alert}");
+    // The command works: here it prints the change of the document.
+    let promoted = text(&mesh.leno(&back.split(' ').skip(1).collect::<Vec<_>>()));
+    assert!(promoted.contains("revision: echo-00002"), "{promoted}");
+    let traffic = "  traffic: [{revision: echo-00002, percent: 100}]";
+    mesh.write(&documents(
+        "VERSION: 3, PORT_IS: wrong",
+        &format!("  readiness: {{http: /status/500}}\n  timeouts: {{startup: 1s}}\n{traffic}"),
+    ));
+    eventually("the second to have its share again", || {
+        (shares(&row("echo-00002")) == (Some(100), Some(100))).then_some(())
+    });
 }
 
 const ROLLOUT: &str = "  rollout: {steps: [20, 50], interval: 1s, maxErrorRate: 10, minRequests: 20}";

@@ -1,7 +1,7 @@
 //! Several revisions of a function at a time, with real child processes.
 
 use crate::support::*;
-use leno_model::{Command, InstanceState};
+use leno_model::{Command, InstanceState, Scale};
 use leno_supervisor::{AcquireError, FunctionSpec};
 use leno_testkit::eventually_async;
 
@@ -79,6 +79,8 @@ async fn a_new_revision_in_the_place_of_another_replaces_it_when_it_is_ready() {
     let second = supervisor.apply_all(vec![broken]).remove(0).1;
     assert!(second.is(&first));
     eventually_async("the new one failed twice", || first.status().restarts >= 2).await;
+    let status = supervisor.status().remove(0);
+    assert_eq!((status.former, status.failing > 0), ([(1, 1)].into(), true));
     answers_as(&first, 1).await;
     supervisor.apply_all(vec![revision(3)]);
     let ready = |number: u32| {
@@ -87,6 +89,12 @@ async fn a_new_revision_in_the_place_of_another_replaces_it_when_it_is_ready() {
     };
     eventually_async("the third is ready and the first is not", || ready(3) && !ready(1)).await;
     answers_as(&first, 3).await;
-    assert_eq!(supervisor.status().iter().map(|status| status.revision).collect::<Vec<_>>(), [3]);
+    assert!(supervisor.status()[0].former.is_empty());
+    // Another scale needs no new process, so the instance is of the next revision too.
+    let scale = Scale { max: 7, ..Scale::default() };
+    let fourth = supervisor.apply_all(vec![FunctionSpec { revision: 4, scale, ..revision(3) }]).remove(0).1;
+    eventually_async("it is applied", || supervisor.status()[0].former.is_empty()).await;
+    answers_as(&fourth, 3).await;
+    assert_eq!(supervisor.status().iter().map(|status| status.revision).collect::<Vec<_>>(), [4]);
     supervisor.shutdown(FOREVER).await;
 }
