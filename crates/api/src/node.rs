@@ -361,6 +361,7 @@ impl Admin {
                 "audited": config.inbound.audited(),
                 "callees": config.callees.iter().map(|callee| callee.id.to_string()).collect::<Vec<_>>(),
                 "exposed": config.expose.iter().flat_map(|expose| expose.hosts.iter().map(|host| format!("{host}{}", expose.path))).collect::<Vec<_>>(),
+                "chain": config.chain.as_ref().map(nodes::chain_of),
                 "program_bytes": entry.inbound.image.as_ref().map_or(0, |image| image.bytes()) + entry.outbound.image.as_ref().map_or(0, |image| image.bytes()),
             });
             let columns = scaling.remove(&*entry.name);

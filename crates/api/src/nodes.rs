@@ -1,13 +1,20 @@
 //! Views of nodes.
 
 use leno_control::{FunctionNode, NodeStatus, PlacementEvent};
+use leno_dashboard::mesh::ChainMember;
 use leno_dashboard::status;
+use leno_model::ChainLink;
 use leno_wire::Bounds;
 use serde_json::{Value, json};
 
 /// The rows of `leno get nodes`, if the control plane is in the same process.
 pub fn rows(nodes: &[NodeStatus]) -> Value {
     nodes.iter().map(|node| status::node(&json!(node))).collect()
+}
+
+/// The place of a function in its chain.
+pub(crate) fn chain_of(link: &ChainLink) -> ChainMember {
+    ChainMember { name: link.chain.clone(), to: link.to.iter().map(ToString::to_string).collect() }
 }
 
 /// A function's nodes, with the bounds of their instances: `one 1..5`.

@@ -2,6 +2,7 @@
 
 use crate::shares::{FunctionShares, RevisionProgress};
 use leno_control::{Control, FunctionStatus, RevisionStatus, RolloutEvent};
+use leno_dashboard::mesh::RevisionShare;
 use leno_model::{Container, FunctionConfig, FunctionId, revision};
 use leno_proxy::{FunctionEntry, Node};
 use leno_telemetry::exposition::{Collector, Exposition, Family};
@@ -59,6 +60,12 @@ pub(crate) fn rows<'a>(
         }));
     }
     rows
+}
+
+/// The shares of the revisions of a function; empty: one has all requests.
+pub(crate) fn shares(config: &FunctionConfig, progress: &[RevisionProgress]) -> Vec<RevisionShare> {
+    let revisions = &config.revisions;
+    FunctionShares::new(&config.id, FunctionShares::percents(revisions), progress).list(|number| revisions.name(number))
 }
 
 /// The revision of a function that cannot start while a former one serves, and why.

@@ -35,6 +35,7 @@ pub(crate) fn columns(supervisor: &Supervisor, node: &Node) -> HashMap<String, V
             "mode": own.scaling.mode,
             "reason": own.scaling.reason.map(|reason| reason.to_string()),
             "failure": replaced.or_else(failure),
+            "shares": entry.map(|entry| revisions::shares(&entry.config, &progress)).unwrap_or_default(),
         });
         Some((own.function.to_string(), columns))
     };

@@ -1,11 +1,11 @@
 //! The shares of requests that the revisions of a function are to get, and those that they serve.
 
-use leno_model::FunctionId;
-use leno_model::InstanceState;
+use leno_dashboard::mesh::RevisionShare;
 use leno_model::revision::{self, Revisions};
+use leno_model::{FunctionId, InstanceState};
 use leno_supervisor::{FunctionStatus, ImageState};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// A revision has failed if so many of its instances failed and none has been ready.
@@ -135,6 +135,20 @@ impl<'a> FunctionShares<'a> {
         own.saturating_sub(self.former(number).values().sum()) + for_others
     }
 
+    /// The revisions that are to get requests or serve them; empty: it is only one. `declared`
+    /// tells the name of a declared revision.
+    pub(crate) fn list<'b>(&self, declared: impl Fn(u32) -> Option<&'b str>) -> Vec<RevisionShare> {
+        let former = self.progress.iter().flat_map(|progress| progress.former.keys());
+        let numbers: BTreeSet<u32> = self.percents.keys().chain(former).copied().collect();
+        let share = |number: u32| RevisionShare {
+            revision: revision::label(self.id, number, declared(number)),
+            percent: self.percents.get(&number).copied().unwrap_or_default(),
+            served: self.served(number),
+        };
+        let shares = numbers.into_iter().map(share).filter(|share| share.percent > 0 || share.served > 0);
+        Some(shares.collect()).filter(|shares: &Vec<_>| shares.len() > 1).unwrap_or_default()
+    }
+
     /// Why a revision does not serve its share; `None`: it does, or will soon.
     pub(crate) fn problem(&self, number: u32) -> Option<RevisionProblem> {
         let failing = self.of(number).find(|progress| progress.fails())?;
@@ -231,6 +245,22 @@ mod tests {
         ] {
             assert_eq!(of(percents, &rows), (served, problems), "{percents:?} {rows:?}");
         }
+    }
+
+    #[test]
+    fn shares_are_listed_if_there_are_several() {
+        let id: FunctionId = "demo/shop".parse().unwrap();
+        let of = |percents: &[(u32, u8)], progress: &[RevisionProgress]| {
+            let shares = FunctionShares::new(&id, percents.iter().copied(), progress);
+            let list = shares.list(|number| (number == 2).then_some("next"));
+            list.into_iter().map(|share| (share.revision, share.percent, share.served)).collect::<Vec<_>>()
+        };
+        let next = |percent, served| ("shop-00002 (next)".to_owned(), percent, served);
+        let first = |percent, served| ("shop-00001".to_owned(), percent, served);
+        assert_eq!(of(&[(2, 100)], &[progress(2, 1, &[], 0)]), []);
+        assert_eq!(of(&[(1, 0), (2, 100)], &[]), []);
+        assert_eq!(of(&[(1, 90), (2, 10)], &[]), [first(90, 90), next(10, 10)]);
+        assert_eq!(of(&[(2, 100)], &[progress(2, 0, &[(1, 1)], 3)]), [first(0, 100), next(100, 0)]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::scheduler::{Demand, JailUse};
 use leno_config::Permissions;
 use leno_identity::{SpiffeId, TrustBundle, TrustDomain};
 use leno_model::revision::{Revision, Revisions, Template};
-use leno_model::{Container, Isolation, Run, Scale};
+use leno_model::{ChainLink, Container, Isolation, Run, Scale};
 use leno_model::{FunctionConfig, FunctionId, MeshConfig, ModuleHash, Route, SecretValues};
 use leno_policy::spec::{QuotaAlgorithm, RateLimit};
 use leno_wire::encoding::EncodingError;
@@ -81,6 +81,7 @@ pub(crate) struct Function {
     pub identity: SpiffeId,
     pub callees: Vec<FunctionId>,
     pub exposed: bool,
+    pub chain: Option<ChainLink>,
     /// The function's revisions and how traffic is divided between them.
     pub revisions: Revisions,
     /// Modules that are delivered along with the function configuration.
@@ -301,6 +302,7 @@ impl CompiledDefinitions {
             identity,
             callees,
             exposed: !config.expose.is_empty(),
+            chain: config.chain.clone(),
             revisions: config.revisions.clone(),
             modules,
             has_secrets: !named.is_empty(),

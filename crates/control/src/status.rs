@@ -2,7 +2,7 @@
 
 use crate::job::JobStatus;
 use leno_identity::SpiffeId;
-use leno_model::{FunctionId, Locality};
+use leno_model::{ChainLink, FunctionId, Locality};
 use leno_wire::{Bounds, Capacity, Instance, NodeOffer, Subject, Version, messages, v1};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -35,6 +35,8 @@ pub struct FunctionStatus {
     pub callees: Vec<FunctionId>,
     /// Whether the gateway has a route to it.
     pub exposed: bool,
+    /// Its chain; `None`: none.
+    pub chain: Option<ChainLink>,
     /// Whether it is an external service.
     pub external: bool,
     /// Its instances on all nodes, as the nodes report them.

@@ -1,6 +1,6 @@
 //! The graph of a mesh's calls: permitted ones, their traffic, and calls that are refused.
 
-use crate::mesh::{Function, Mesh, Refusal};
+use crate::mesh::{ChainMember, Function, Mesh, Refusal, RevisionShare};
 use leno_telemetry::destinations::DestinationKind;
 use leno_telemetry::metrics::{DURATION_BOUNDS, Edge as Counts};
 use serde::Serialize;
@@ -42,6 +42,10 @@ pub struct Node {
     pub waiting: u64,
     /// The nodes of the mesh that host it.
     pub hosts: Vec<String>,
+    /// The chain of a function: `namespace/name`; empty: none.
+    pub chain: String,
+    /// Its revisions, if several are to get requests or serve them.
+    pub shares: Vec<RevisionShare>,
     /// The requests to it.
     #[serde(flatten)]
     pub traffic: Traffic,
@@ -75,6 +79,9 @@ pub struct Edge {
     pub traffic: Traffic,
     /// Whether the caller's identity is proven: by mutual TLS, or by the node that hosts both.
     pub authenticated: bool,
+    /// The chain in whose shared memory the calls pass, if both instances are on one node; empty:
+    /// none.
+    pub chain: String,
 }
 
 /// Requests within the window that are over.
@@ -145,6 +152,8 @@ impl Graph {
                 permitted.insert((GATEWAY.to_owned(), function.name.clone()));
             }
         }
+        let chains = now.functions.iter().filter_map(|function| Some((&*function.name, function.chain.as_ref()?)));
+        let chains: BTreeMap<&str, &ChainMember> = chains.collect();
         for edge in &permitted {
             sums.entry(edge.clone()).or_default();
         }
@@ -163,6 +172,10 @@ impl Graph {
         }
         for ((source, target), count) in &refused {
             edges.push(Edge::refused((source, target), *count as f64 * per_second));
+        }
+        for edge in &mut edges {
+            let chain = chains.get(&*edge.source).filter(|chain| chain.to.contains(&edge.target));
+            edge.chain = chain.map(|chain| chain.name.clone()).unwrap_or_default();
         }
         for edge in &edges {
             for name in [&*edge.source, &*edge.target] {
@@ -262,6 +275,8 @@ impl From<&Function> for Node {
             desired: function.desired,
             waiting: function.waiting,
             hosts: function.nodes.clone(),
+            chain: function.chain.as_ref().map(|chain| chain.name.clone()).unwrap_or_default(),
+            shares: function.shares.clone(),
             traffic: Traffic::default(),
         }
     }
@@ -276,16 +291,17 @@ impl Node {
             _ if is_refused => NodeKind::Unknown,
             _ => NodeKind::Function,
         };
-        let (state, failure, hosts) = (String::new(), String::new(), Vec::new());
         Self {
             name: name.to_owned(),
             kind,
-            state,
-            failure,
+            state: String::new(),
+            failure: String::new(),
             ready: 0,
             desired: 0,
             waiting: 0,
-            hosts,
+            hosts: Vec::new(),
+            chain: String::new(),
+            shares: Vec::new(),
             traffic: Traffic::default(),
         }
     }
@@ -299,6 +315,7 @@ impl Edge {
             status,
             traffic: Traffic::of(sum, per_second),
             authenticated: source != GATEWAY,
+            chain: String::new(),
         }
     }
 
@@ -309,6 +326,7 @@ impl Edge {
             status: EdgeStatus::Refused,
             traffic: Traffic { rate, denied: rate, success: Some(0.0), ..Traffic::default() },
             authenticated: true,
+            chain: String::new(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use leno_telemetry::destinations::DestinationKind;
 use leno_telemetry::metrics::Edge;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use std::time::Instant;
 
@@ -90,6 +90,12 @@ pub struct Function {
     /// The functions and external services that it may call.
     #[serde(default)]
     pub callees: Vec<String>,
+    /// Its chain; `None`: none.
+    #[serde(default)]
+    pub chain: Option<ChainMember>,
+    /// Its revisions, if several are to get requests or serve them.
+    #[serde(default)]
+    pub shares: Vec<RevisionShare>,
     /// Whether the gateway has a route to it.
     #[serde(default, deserialize_with = "any")]
     pub exposed: bool,
@@ -99,6 +105,26 @@ pub struct Function {
     /// The nodes that host it.
     #[serde(default, deserialize_with = "texts_or_null")]
     pub nodes: Vec<String>,
+}
+
+/// The place of a function in a chain, whose members share memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChainMember {
+    /// The chain: `namespace/name`.
+    pub name: String,
+    /// The callees whose calls go through shared memory.
+    pub to: Vec<String>,
+}
+
+/// The share of a function's requests that a revision has, in per cent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevisionShare {
+    /// The revision: `shop-00004 (stable)`.
+    pub revision: String,
+    /// The share that it is to get.
+    pub percent: u64,
+    /// The share that its instances serve.
+    pub served: u64,
 }
 
 impl Function {

@@ -41,6 +41,17 @@ export interface GraphNode extends Traffic {
   desired: number;
   waiting: number;
   hosts: string[];
+  /** `namespace/name`; empty: none. */
+  chain: string;
+  /** Empty: one revision has all requests. */
+  shares: RevisionShare[];
+}
+
+/** `dashboard::mesh::RevisionShare`: percentages that a revision is to get, and that it serves. */
+export interface RevisionShare {
+  revision: string;
+  percent: number;
+  served: number;
 }
 
 /** `dashboard::graph::Edge`. */
@@ -49,6 +60,8 @@ export interface GraphEdge extends Traffic {
   target: string;
   status: EdgeStatus;
   authenticated: boolean;
+  /** The chain in whose shared memory the calls pass; empty: none. */
+  chain: string;
 }
 
 /** `dashboard::graph::Graph`. `window` 0: counts since the nodes started. */
@@ -395,15 +408,6 @@ export interface ExternalRow {
   ports: string[];
   callers: string[];
   connections: number;
-}
-
-export interface ChainRow {
-  chain: string;
-  function: string;
-  protocol?: string;
-  memory?: string;
-  to: string[];
-  direct?: Record<string, string>;
 }
 
 /** `api::changes::ChangeRecord`: who applied what. */

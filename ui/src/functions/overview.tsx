@@ -29,7 +29,9 @@ export function Overview({ name, data }: { name: string; data: FunctionAnswer })
           <Facts>
             <Fact name="State">{row && <State>{stateOf(row)}</State>}</Fact>
             <Fact name="Instances">{row && !row.external && `${row.ready ?? 0} of ${row.desired ?? 0} ready`}</Fact>
-            <Fact name="Why so many">{row?.reason && row.reason !== failure && <Text most={300}>{row.reason}</Text>}</Fact>
+            <Fact name="Why so many">
+              {row?.reason && row.reason !== failure && <Text most={300}>{row.reason}</Text>}
+            </Fact>
             <Fact name="Autoscaler">{row?.mode && <Text most={40}>{row.mode}</Text>}</Fact>
             <Fact name="Waiting requests">{row?.waiting}</Fact>
             <Fact name="Exposed">{exposed && <Text most={200}>{exposed}</Text>}</Fact>

@@ -11,7 +11,6 @@ interface Props {
   layout: Layout;
   window: number;
   selected: string | null;
-  chains: ReadonlyMap<string, string>;
   onSelect: (node: string | null) => void;
 }
 

@@ -8,15 +8,13 @@ interface Props {
   layout: Layout;
   window: number;
   selected: string | null;
-  /** Names of chains, by edge. */
-  chains: ReadonlyMap<string, string>;
   scale: number;
 }
 
 /** Above this number of edges, labels are drawn for those of the selected node only. */
 const LABELLED = 60;
 
-export function Edges({ edges, layout, selected, chains }: Props) {
+export function Edges({ edges, layout, selected }: Props) {
   return (
     <g aria-hidden="true">
       {edges.map((edge) => {
@@ -25,10 +23,10 @@ export function Edges({ edges, layout, selected, chains }: Props) {
         if (!place) return null;
         const kind = edge.status === "active" ? healthOf(edge) : edge.status;
         const isFaint = selected !== null && edge.source !== selected && edge.target !== selected;
-        const classes = ["edge", kind, chains.has(key) && "chain", isFaint && "faint"];
+        const classes = ["edge", kind, edge.chain && "chain", isFaint && "faint"];
         return (
           <g key={key} class={classes.filter(Boolean).join(" ")}>
-            {chains.has(key) && <path class="rail" d={place.path} />}
+            {edge.chain && <path class="rail" d={place.path} />}
             <path class="line" d={place.path} stroke-width={thickness(edge)} marker-end={`url(#arrow-${kind})`} />
             {edge.status === "refused" && (
               <path

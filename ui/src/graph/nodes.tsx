@@ -2,7 +2,7 @@ import type { GraphNode } from "../api/types";
 import { visible } from "../text/safe";
 import { type Layout, NODE } from "./layout";
 import { healthOf } from "./selection";
-import { drawn, nodeLabel } from "./words";
+import { drawn, nodeLabel, shareInWords } from "./words";
 
 export function Groups({ groups }: Pick<Layout, "groups">) {
   return (
@@ -99,7 +99,24 @@ function Body({ node, window }: { node: GraphNode; window: number }) {
           {figures}
         </text>
       </svg>
+      <Shares shares={node.shares} />
       {node.kind === "function" && <circle class="state" cx={NODE.width - 12} cy="12" r="4" />}
     </>
+  );
+}
+
+/** The shares that revisions serve, along the lower border. The label of the node has them in words. */
+function Shares({ shares }: Pick<GraphNode, "shares">) {
+  const width = (NODE.width - 24) / 100;
+  let before = 0;
+  return (
+    <g class="node-shares">
+      {shares.map(({ served }, index) => {
+        const x = 12 + before * width;
+        before += served;
+        return <rect class={`share-${index % 4}`} x={x} y={NODE.height - 6} width={served * width} height="4" />;
+      })}
+      {shares.length > 0 && <title>{shares.slice(0, 16).map(shareInWords).join("\n")}</title>}
+    </g>
   );
 }

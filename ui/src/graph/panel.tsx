@@ -7,19 +7,17 @@ import { Fact, Facts } from "../parts/page";
 import { Name, Text } from "../parts/text";
 import { functionLink, link, setQuery } from "../router";
 import { duration, percent, plural, rate } from "../text/format";
-import { edgeKey } from "./layout";
 import { KINDS, STATUSES } from "./words";
 
 interface Props {
   node: GraphNode;
   edges: readonly GraphEdge[];
   window: number;
-  chains: ReadonlyMap<string, string>;
   onClose: () => void;
 }
 
 /** The selected node: what it is, and its calls. */
-export function Panel({ node, edges, window, chains, onClose }: Props) {
+export function Panel({ node, edges, window, onClose }: Props) {
   const isFunction = node.kind === "function";
   const details = useResource<FunctionAnswer>(
     isFunction && node.name.includes("/") ? functionPath(node.name) : null,
@@ -47,6 +45,7 @@ export function Panel({ node, edges, window, chains, onClose }: Props) {
         <Fact name="Denied">{node.denied > 0 && rate(node.denied, window)}</Fact>
         <Fact name="p50, p99">{node.p50 !== null && `${duration(node.p50)}, ${duration(node.p99)}`}</Fact>
         <Fact name="Nodes">{node.hosts.length > 0 && <Text>{node.hosts.join(", ")}</Text>}</Fact>
+        <Fact name="Chain">{node.chain && <Text most={80}>{node.chain}</Text>}</Fact>
         <Fact name="Failure">{node.failure && <Text most={400}>{node.failure}</Text>}</Fact>
       </Facts>
       {details.data?.revisions && details.data.revisions.length > 1 && <Shares revisions={details.data.revisions} />}
@@ -58,8 +57,8 @@ export function Panel({ node, edges, window, chains, onClose }: Props) {
           Focus
         </button>
       </p>
-      <Calls title={plural(callers.length, "caller")} edges={callers} end="source" window={window} chains={chains} />
-      <Calls title={plural(callees.length, "callee")} edges={callees} end="target" window={window} chains={chains} />
+      <Calls title={plural(callers.length, "caller")} edges={callers} end="source" window={window} />
+      <Calls title={plural(callees.length, "callee")} edges={callees} end="target" window={window} />
     </aside>
   );
 }
@@ -75,20 +74,18 @@ interface CallsProps {
   edges: readonly GraphEdge[];
   end: "source" | "target";
   window: number;
-  chains: ReadonlyMap<string, string>;
 }
 
 /** Most calls in the panel; the table has all. */
 const SHOWN = 50;
 
-function Calls({ title, edges, end, window, chains }: CallsProps) {
+function Calls({ title, edges, end, window }: CallsProps) {
   if (edges.length === 0) return null;
   return (
     <>
       <h3>{title}</h3>
       <ul class="calls">
         {edges.slice(0, SHOWN).map((edge) => {
-          const chain = chains.get(edgeKey(edge.source, edge.target));
           return (
             <li key={edge[end]}>
               <button type="button" class="quiet" onClick={() => setQuery({ node: edge[end] })}>
@@ -98,10 +95,10 @@ function Calls({ title, edges, end, window, chains }: CallsProps) {
                 {edge.status !== "active" && `${STATUSES[edge.status]} `}
                 {edge.rate > 0 && `${rate(edge.rate, window)} · ${percent(edge.success)} · p99 ${duration(edge.p99)}`}
                 {edge.denied > 0 && edge.status === "active" && ` · ${rate(edge.denied, window)} denied`}
-                {chain && (
+                {edge.chain && (
                   <>
                     {" · chain "}
-                    <Text most={40}>{chain}</Text>
+                    <Text most={40}>{edge.chain}</Text>
                   </>
                 )}
               </span>

@@ -3,7 +3,7 @@
 import type { Graph, GraphEdge, GraphNode } from "../api/types";
 import { split } from "../text/names";
 
-export type Grouping = "none" | "namespace" | "node" | "zone";
+export type Grouping = "none" | "namespace" | "node" | "zone" | "chain";
 
 export interface Wanted {
   /** Text in names. */
@@ -49,6 +49,8 @@ export function groupOf(node: GraphNode, grouping: Grouping, zones: ReadonlyMap<
       return node.kind === "gateway" || node.kind === "unknown" ? null : split(node.name)[0] || null;
     case "node":
       return all(node.hosts.map(host));
+    case "chain":
+      return node.chain || null;
     case "zone":
       return all(node.hosts.map((text) => zones.get(host(text)) ?? "no zone"));
   }

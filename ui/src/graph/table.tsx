@@ -3,7 +3,7 @@ import { Badge, State, type Tone } from "../parts/badge";
 import { Table } from "../parts/table";
 import { Name, Text } from "../parts/text";
 import { duration, percent, rate } from "../text/format";
-import { STATUSES } from "./words";
+import { shareInWords, STATUSES } from "./words";
 import { edgeKey } from "./layout";
 
 const TONES: Record<GraphEdge["status"], Tone> = { active: "good", unused: "plain", refused: "bad" };
@@ -72,6 +72,17 @@ export function NodeTable({ nodes, window }: { nodes: readonly GraphNode[]; wind
           figures: true,
           by: (node) => node.ready,
           cell: (node) => (node.kind === "function" ? `${node.ready}/${node.desired}` : "–"),
+        },
+        {
+          name: "Revisions",
+          wide: true,
+          cell: (node) => (node.shares.length > 0 ? node.shares.slice(0, 16).map(shareInWords).join("; ") : "–"),
+        },
+        {
+          name: "Chain",
+          wide: true,
+          by: (node) => node.chain,
+          cell: (node) => <Text most={80}>{node.chain || "–"}</Text>,
         },
         { name: "Nodes", wide: true, cell: (node) => <Text>{node.hosts.join(", ")}</Text> },
       ]}

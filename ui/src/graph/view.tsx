@@ -1,13 +1,13 @@
 import { useEffect, useMemo } from "preact/hooks";
 import { useResource } from "../api/resource";
-import type { ChainRow, Graph, GraphNode, NodeRow, Rows } from "../api/types";
+import type { Graph, GraphNode, NodeRow, Rows } from "../api/types";
 import { followGraph, graph } from "../mesh-state";
 import { Choice, Input, Toggle } from "../parts/field";
 import { Missing, View } from "../parts/page";
 import { place, setQuery } from "../router";
 import { period } from "../text/format";
 import { Canvas } from "./canvas";
-import { edgeKey, fitting, type Layout } from "./layout";
+import { fitting, type Layout } from "./layout";
 import { Legend } from "./legend";
 import { Panel } from "./panel";
 import { choose, type Grouping, groupOf } from "./selection";
@@ -26,6 +26,7 @@ const GROUPINGS = [
   ["namespace", "namespace"],
   ["node", "node"],
   ["zone", "zone"],
+  ["chain", "chain"],
 ] as const;
 
 const SHOWINGS = [
@@ -106,15 +107,8 @@ interface ShownProps {
 
 function Shown({ whole, wanted, grouping, showing, selected }: ShownProps) {
   const { nodes, edges } = choose(whole, wanted);
-  const chains = useResource<Rows<ChainRow>>("api/chains").data;
   const zones = useResource<Rows<NodeRow>>(grouping === "zone" ? "api/nodes" : null).data;
   const placed = useLayout(nodes, edges, grouping, zones);
-  const chainOf = useMemo(() => {
-    const links = (chains?.rows ?? []).flatMap(({ chain, function: from, to }) =>
-      to.map((callee) => [edgeKey(from, callee), chain] as const),
-    );
-    return new Map(links);
-  }, [chains]);
   if (whole.nodes.length === 0) {
     return (
       <p class="empty">
@@ -140,10 +134,9 @@ function Shown({ whole, wanted, grouping, showing, selected }: ShownProps) {
             layout={placed}
             window={whole.window}
             selected={current?.name ?? null}
-            chains={chainOf}
             onSelect={select}
           />
-          <Legend chains={chainOf.size > 0} />
+          <Legend chains={edges.some((edge) => edge.chain)} />
         </div>
       )}
       {current && (
@@ -152,7 +145,6 @@ function Shown({ whole, wanted, grouping, showing, selected }: ShownProps) {
           node={current}
           edges={whole.edges}
           window={whole.window}
-          chains={chainOf}
           onClose={() => select(null)}
         />
       )}

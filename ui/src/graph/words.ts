@@ -1,6 +1,6 @@
 // Nodes in words, for the drawing and for people who hear the page.
 
-import type { GraphEdge, GraphNode, Traffic } from "../api/types";
+import type { GraphEdge, GraphNode, RevisionShare, Traffic } from "../api/types";
 import { duration, percent, rate } from "../text/format";
 import { split } from "../text/names";
 import { visible } from "../text/safe";
@@ -44,8 +44,16 @@ export function nodeLabel(node: GraphNode, window: number): string {
   if (node.state) words.push(node.state);
   if (node.kind === "function") words.push(`${node.ready} of ${node.desired} instances ready`);
   if (node.rate > 0) words.push(traffic(node, window));
+  if (node.chain) words.push(`chain ${visible(node.chain, 80)}`);
+  words.push(...node.shares.slice(0, 16).map(shareInWords));
   if (node.failure) words.push(visible(node.failure, 120));
   return words.join(", ");
+}
+
+/** `shop-00002 (next) 10 %`, and the share that it serves if that is another. */
+export function shareInWords({ revision, percent, served }: RevisionShare): string {
+  const serves = percent === served ? "" : `, serves ${served} %`;
+  return `${visible(revision, 80)} ${percent} %${serves}`;
 }
 
 function traffic({ rate: all, success, p99, denied }: Traffic, window: number): string {

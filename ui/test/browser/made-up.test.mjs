@@ -10,6 +10,7 @@ import { accessible, fits, launch, open, PAGE, PHONE, visit } from "./browser.mj
 const VIEWS = [
   "#/graph",
   "#/graph?node=demo%2Fshop&group=namespace",
+  "#/graph?group=chain",
   "#/graph?as=table",
   "#/functions",
   "#/functions/demo/shop",
@@ -121,7 +122,7 @@ test("hostile texts do nothing, and are shown as text", async () => {
 
 test("200 functions are laid out, and can be moved over", async () => {
   await shown("large", {}, async (page) => {
-    for (const group of ["none", "namespace", "node"]) {
+    for (const group of ["none", "namespace", "node", "chain"]) {
       await visit(page, `#/graph?group=${group}`);
       await page.waitForFunction(() => document.querySelectorAll(".node").length === 201);
       const took = await page.evaluate(() => performance.getEntriesByName("layout", "measure").at(-1)?.duration);

@@ -21,21 +21,30 @@ function node(name, values = {}) {
     desired: 2,
     waiting: 0,
     hosts: ["one 1..5"],
+    chain: "",
+    shares: [],
     ...traffic(0),
     ...values,
   };
 }
 
 function edge(source, target, values) {
-  return { source, target, status: "active", authenticated: source !== "gateway", ...values };
+  return { source, target, status: "active", authenticated: source !== "gateway", chain: "", ...values };
 }
 
 /** A shop: every kind of node and edge. */
 export function shop() {
   const nodes = [
     { ...node("gateway"), kind: "gateway", state: "", hosts: [] },
-    node("demo/shop", traffic(42.5, { denied: 1.5 })),
-    node("demo/stock", { ...traffic(40), hosts: ["one 1..5", "two 1..5"] }),
+    node("demo/shop", {
+      ...traffic(42.5, { denied: 1.5 }),
+      chain: "demo/fast",
+      shares: [
+        { revision: "shop-00002 (stable)", percent: 90, served: 90 },
+        { revision: "shop-00003 (next)", percent: 10, served: 10 },
+      ],
+    }),
+    node("demo/stock", { ...traffic(40), hosts: ["one 1..5", "two 1..5"], chain: "demo/fast" }),
     node("demo/checkout", { ...traffic(6, { failed: 0.9, p99: 2400 }), waiting: 3 }),
     node("demo/mailer", { state: "idle", ready: 0, desired: 0 }),
     node("billing/invoices", {
@@ -50,7 +59,7 @@ export function shop() {
   ];
   const edges = [
     edge("gateway", "demo/shop", traffic(42.5, { denied: 1.5 })),
-    edge("demo/shop", "demo/stock", traffic(40)),
+    edge("demo/shop", "demo/stock", { ...traffic(40), chain: "demo/fast" }),
     edge("demo/shop", "demo/checkout", traffic(6, { failed: 0.9, p99: 2400 })),
     edge("demo/checkout", "demo/stripe", traffic(5.8, { p50: 80, p99: 320 })),
     edge("demo/checkout", "billing/invoices", { ...traffic(0), status: "unused" }),
@@ -69,7 +78,10 @@ export function large(count) {
   const random = (most) => (seed = (seed * 1103515245 + 12345) % 2147483648) % most;
   for (let number = 0; number < count; number += 1) {
     const name = `team-${number % 8}/service-${number}`;
-    nodes.push(node(name, { ...traffic(1 + random(50)), hosts: [`node-${number % 5} 1..5`] }));
+    // Every other function is in a chain of up to seven.
+    const chain = number % 2 === 0 ? `team-${number % 8}/chain-${number % 16}` : "";
+    const shares = [90, 10].map((percent, index) => ({ revision: `service-${index}`, percent, served: percent }));
+    nodes.push(node(name, { ...traffic(1 + random(50)), hosts: [`node-${number % 5} 1..5`], chain, shares }));
     if (number < 10) edges.push(edge("gateway", name, traffic(1 + random(40))));
     const callers = number < 10 ? 0 : 1 + random(2);
     for (let call = 0; call < callers; call += 1) {
@@ -91,9 +103,13 @@ export const HOSTILE = {
   controls: "a\u0000\u001b[31m\u0007b",
 };
 
+const HOSTILE_SHARES = [HOSTILE.markup, HOSTILE.bidi].map((revision) => ({ revision, percent: 50, served: 50 }));
+
 export function hostile() {
   const names = Object.entries(HOSTILE).map(([name, text]) => [name, `demo/${text}`]);
-  const nodes = names.map(([, name]) => node(name, { failure: HOSTILE.markup, hosts: [HOSTILE.bidi] }));
+  const nodes = names.map(([, name]) =>
+    node(name, { failure: HOSTILE.markup, hosts: [HOSTILE.bidi], chain: HOSTILE.markup, shares: HOSTILE_SHARES }),
+  );
   const edges = names.slice(1).map(([, name], index) => edge(names[index][1], name, traffic(index + 1)));
   edges.push(edge(names[0][1], HOSTILE.markup, { ...traffic(1, { denied: 1 }), status: "refused" }));
   nodes.push({ ...node(HOSTILE.markup), kind: "unknown", state: "", hosts: [] });

@@ -73,9 +73,6 @@ export function listings(graph, words = "") {
     ],
     alerts: alerts(words),
     changes: changes(words),
-    chains: [
-      { chain: "orders", function: "demo/shop", protocol: "http1", memory: "1 MiB", to: ["demo/checkout"], direct: {} },
-    ],
     externals: [
       {
         external: "demo/stripe",

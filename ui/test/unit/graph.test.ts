@@ -28,7 +28,8 @@ function overlaps({ nodes }: Layout): string[] {
 
 test("every node and every edge has a place, and nodes do not overlap", () => {
   for (const graph of [shop() as Graph, large(200) as Graph]) {
-    for (const group of GROUPS) {
+    const chains = new Map(graph.nodes.map((node) => [node.name, node.chain || null]));
+    for (const group of [...GROUPS, (node: string) => chains.get(node) ?? null]) {
       for (const direction of ["LR", "TB"] as const) {
         const began = performance.now();
         const placed = layout({ ...topology(graph), group, direction });
@@ -99,15 +100,17 @@ test("search and focus keep the neighbours", () => {
   assert.ok(!names({ refused: false }).includes("198.51.100.7:443"));
 });
 
-test("groups are namespaces, nodes and zones", () => {
+test("groups are namespaces, nodes, zones and chains", () => {
   const node = (shop() as Graph).nodes[2];
   assert.ok(node);
   const zones = new Map([
     ["one", "eu-1"],
     ["two", "eu-2"],
   ]);
-  const groups = (["none", "namespace", "node", "zone"] as const).map((grouping) => groupOf(node, grouping, zones));
-  assert.deepEqual(groups, [null, "demo", "one, two", "eu-1, eu-2"]);
+  const groups = (["none", "namespace", "node", "zone", "chain"] as const).map((grouping) =>
+    groupOf(node, grouping, zones),
+  );
+  assert.deepEqual(groups, [null, "demo", "one, two", "eu-1, eu-2", "demo/fast"]);
 });
 
 test("health is that of responses", () => {

@@ -51,6 +51,7 @@ fn function() -> leno_control::FunctionStatus {
         identity: SpiffeId::of_function(&trust_domain, &id()),
         version: Version::of(b""),
         callees: Vec::new(),
+        chain: None,
         exposed: false,
         external: false,
         instances: Vec::new(),

@@ -201,7 +201,12 @@ fn row_of(function: &FunctionStatus, progress: &[RevisionProgress], rejected: Op
     let has = |count: fn(&RevisionProgress) -> u64| of_latest.iter().any(|row| count(row) > 0);
     let failure = of_latest.iter().find_map(|row| Some((row.is_final(), row.reason.as_ref()?, &row.node)));
     let percents = function.revisions.iter().map(|row| (number_of(row), row.percent));
-    let problem = FunctionShares::new(id, percents, of_latest.iter().copied()).problem(number);
+    let shares = FunctionShares::new(id, percents, progress);
+    let declared = |number| {
+        let of = |row: &&RevisionStatus| number_of(row) == number;
+        function.revisions.iter().find(of)?.declared.as_deref()
+    };
+    let problem = shares.problem(number);
     let problem = problem.filter(|problem| !problem.former.is_empty());
     let told = match problem {
         Some(problem) => Some(format!("{latest} {problem}")),
@@ -233,6 +238,8 @@ fn row_of(function: &FunctionStatus, progress: &[RevisionProgress], rejected: Op
         "identity": function.identity.as_str(),
         "callees": function.callees.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "exposed": function.exposed,
+        "chain": function.chain.as_ref().map(nodes::chain_of),
+        "shares": shares.list(declared),
         "external": function.external,
     })
 }

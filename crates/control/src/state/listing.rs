@@ -104,6 +104,7 @@ impl State {
             version,
             callees: function.callees.clone(),
             exposed: function.exposed,
+            chain: function.chain.clone(),
             external: function.egress.is_some(),
             instances: instances.unwrap_or_default(),
             revisions: revisions.unwrap_or_default(),

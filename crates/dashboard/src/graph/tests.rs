@@ -171,7 +171,7 @@ fn text_shows_each_edge_and_names_are_no_markup() {
     let tree = "\
 gateway
 └─ shop/web  1000 requests, 99.9 % good, p50 3.0 ms, p99 5.0 ms
-   ├─ shop/cart  refused, 3 requests
+   ├─ shop/cart (failed)  refused, 3 requests
    │  └─ shop/web (above)  unused
    └─ shop/pay  unused
 ";
@@ -187,4 +187,47 @@ gateway
     let graph = Graph::between(None, &now);
     assert!(!graph.mermaid().contains("\"]; evil"), "{}", graph.mermaid());
     assert!(graph.dot().contains(r#""x\"]; evil [label=\"<script>""#), "{}", graph.dot());
+}
+
+#[test]
+fn chains_are_groups_and_revisions_have_their_shares() {
+    let start = Instant::now();
+    let calls = vec![
+        counts("a", "gateway", ("", "shop/web"), (9, 0, 0)),
+        counts("a", "outbound", ("shop/web", "shop/cart"), (9, 0, 0)),
+    ];
+    let mut now = mesh(0, start, calls);
+    let chain = |to: &[&str]| Some(serde_json::from_value(json!({"name": "shop/all", "to": to})).unwrap());
+    (now.functions[0].chain, now.functions[1].chain) = (chain(&["shop/cart"]), chain(&[]));
+    let shares = json!([
+        {"revision": "web-00001", "percent": 90, "served": 100},
+        {"revision": "web-00002 (next)", "percent": 10, "served": 0},
+    ]);
+    now.functions[0].shares = serde_json::from_value(shares).unwrap();
+    let graph = Graph::between(None, &now);
+    let of = |name: &str| graph.nodes.iter().find(|node| node.name == name).unwrap();
+    assert_eq!(["shop/web", "shop/cart", "shop/pay"].map(|name| &*of(name).chain), ["shop/all", "shop/all", ""]);
+    let through = |source, target| &*edge(&graph, source, target).chain;
+    assert_eq!(
+        [through("shop/web", "shop/cart"), through("shop/web", "shop/pay"), through(GATEWAY, "shop/web")],
+        ["shop/all", "", ""]
+    );
+    let shares = "web-00001 90 % serving 100 %, web-00002 (next) 10 % serving 0 %";
+    let tree = graph.tree();
+    assert!(tree.contains(&format!("└─ shop/web ({shares})  9 requests")), "{tree}");
+    assert!(
+        tree.contains("shop/cart (failed)  9 requests, 100.0 % good, p50 3.0 ms, p99 5.0 ms, chain shop/all\n"),
+        "{tree}"
+    );
+    assert!(tree.ends_with("\nchain shop/all: shop/cart, shop/web\n"), "{tree}");
+    let dot = graph.dot();
+    assert!(dot.contains("subgraph cluster_0 { label=\"chain shop/all\"; \"shop/cart\"; \"shop/web\"; }"), "{dot}");
+    assert!(dot.contains(&format!("[label=\"shop/web ({shares})\"]")), "{dot}");
+    assert!(dot.contains("chain shop/all\", color=\"black:invis:black\"]"), "{dot}");
+    let mermaid = graph.mermaid();
+    assert!(mermaid.contains("  subgraph c0[\"chain shop/all\"]\n    n1\n    n3\n  end\n"), "{mermaid}");
+    assert!(mermaid.contains("  n3 ==>|\"9 requests"), "{mermaid}");
+    let json = json!(graph);
+    assert_eq!((&json["nodes"][3]["chain"], &json["nodes"][3]["shares"][1]["served"]), (&"shop/all".into(), &0.into()));
+    assert_eq!(json["edges"][1]["chain"], "shop/all");
 }

@@ -13,6 +13,8 @@ fn sample() -> Sample {
         desired: 1,
         waiting: 0,
         hosts: Vec::new(),
+        chain: String::new(),
+        shares: Vec::new(),
         traffic: Traffic { rate, success: (rate > 0.0).then_some(0.9996), p50: Some(1.5), ..Traffic::default() },
     };
     let edge = |source: &str, target: &str, rate: f64, denied: f64| leno_dashboard::graph::Edge {
@@ -21,6 +23,7 @@ fn sample() -> Sample {
         status: if denied > 0.0 { EdgeStatus::Refused } else { EdgeStatus::Active },
         traffic: Traffic { rate, denied, ..Traffic::default() },
         authenticated: true,
+        chain: String::new(),
     };
     let graph = Graph {
         window: 10.0,
