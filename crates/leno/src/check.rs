@@ -3,6 +3,7 @@
 use crate::component_cache;
 use crate::problems::{counted, report};
 use crate::programs;
+use crate::progress::Progress;
 use crate::remote::{self, SelfContained, Server};
 use crate::screen::shown;
 use crate::table;
@@ -27,6 +28,7 @@ pub(crate) enum Reader {
 /// failure too.
 pub(crate) fn run(path: &Path, strict: bool, reader: Reader, server: &Server) -> Result<ExitCode> {
     let intake = Intake::new(Arc::new(component_cache::modules()));
+    let checks = Progress::of(format!("checks {}", path.display()));
     let checked = match reader {
         Reader::Up => intake.check(path, &Effort::unbounded()).map(|snapshot| (snapshot.read(), snapshot)),
         Reader::Control => SelfContained::of_path(path).and_then(|documents| {
@@ -42,6 +44,7 @@ pub(crate) fn run(path: &Path, strict: bool, reader: Reader, server: &Server) ->
             Ok((read, leno_api::control::check(&intake, &documents.files, stored)?))
         }),
     };
+    drop(checks);
     match checked {
         Ok((read, snapshot)) => {
             let across = snapshot.warnings_across().iter().map(|(_, warning)| warning);

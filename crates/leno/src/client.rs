@@ -5,6 +5,7 @@ use crate::changes::with_columns;
 use crate::columns;
 use crate::listing::{Form, print_rows};
 use crate::names::NamespaceOptions;
+use crate::progress::Progress;
 use crate::remote::{self, Connection, NO_CONTROL_PLANE, Server};
 use crate::screen::shown;
 use crate::table::{Column, Show};
@@ -391,7 +392,9 @@ pub(crate) fn list(
     let mut seen = Vec::new();
     let mut first = true;
     loop {
+        let waits = Progress::of("waits for the listing");
         let (columns, mut rows) = source.rows(what)?;
+        drop(waits);
         rows.retain(|row| selection.includes(row));
         ensure!(
             selection.name.is_none() || !rows.is_empty() || printing.watch,

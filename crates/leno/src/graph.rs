@@ -3,6 +3,7 @@
 use crate::NodeAddress;
 use crate::client::Source;
 use crate::names::NamespaceOptions;
+use crate::progress::Progress;
 use crate::quantity;
 use crate::remote::Server;
 use crate::screen::{shown, shown_json};
@@ -10,7 +11,6 @@ use anyhow::{Result, ensure};
 use leno_dashboard::graph::Graph;
 use serde_json::json;
 use std::process::ExitCode;
-use std::thread;
 use std::time::Duration;
 
 /// The part of the graph, and its form.
@@ -58,8 +58,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut now = source.look()?;
     let mut before = None;
     if let Some(window) = options.window {
-        eprintln!("leno: counts requests for {window:?}");
-        thread::sleep(window);
+        Progress::sleep("counts requests", window);
         before = Some(std::mem::replace(&mut now, source.look()?));
     }
     let mut graph = Graph::between(before.as_ref(), &now);

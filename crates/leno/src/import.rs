@@ -1,5 +1,6 @@
 //! `leno import`: documents of the mesh from compose files and manifests of Kubernetes.
 
+use crate::progress::Progress;
 use crate::screen::shown;
 use crate::table;
 use anyhow::{Context, Result, ensure};
@@ -41,12 +42,14 @@ fn read(path: &Path) -> Result<String> {
 pub(crate) fn run(file: &Path, output: Option<&Path>, namespace: Option<&str>) -> Result<ExitCode> {
     let text = read(file).with_context(|| format!("{} cannot be read", file.display()))?;
     let path = file.parent().unwrap_or(Path::new(".")).to_owned();
+    let translates = Progress::of(format!("translates {}", file.display()));
     let imported = if text.lines().any(|line| line.starts_with("services:")) {
         let variables = read(&path.join(".env")).map(|text| variables(&text).collect()).unwrap_or_default();
         compose(file, &text, namespace, &Folder { path, variables })
     } else {
         manifests(file, &text, namespace)
     };
+    drop(translates);
     let Import { documents, notes } = match imported {
         Ok(import) => import,
         Err(problems) => {

@@ -37,6 +37,8 @@ mod observe;
 mod private_file;
 mod problems;
 mod programs;
+mod progress;
+mod pulls;
 mod quantity;
 mod remote;
 mod rerun;
@@ -460,6 +462,7 @@ fn main() -> ExitCode {
         return leno_jail::jailer::run();
     }
     let matches = command().try_get_matches_from(verb_first(std::env::args_os()));
+    matches.iter().for_each(progress::silence_for_programs);
     let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {

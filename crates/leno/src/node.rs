@@ -3,7 +3,7 @@
 use crate::component_cache;
 use crate::hot_restart::{self, ChildProcess, ChildStarter, Program, TransferredState};
 use crate::signals::Stop;
-use crate::{Guards, allocator, harden, jails, notify, quantity, telemetry};
+use crate::{Guards, allocator, harden, jails, notify, pulls, quantity, telemetry};
 use anyhow::{Context, Result, bail, ensure};
 use leno_agent::{BACKOFF, JoinOptions, enrol, follow, settings};
 use leno_api::node::{self as admin, Address, Admin, Listener, PARENT_PID, ParentListener};
@@ -272,6 +272,7 @@ async fn node(
         tokio::spawn(told.clone().answer_views(views));
     }
     let answering = admin::serve(told, admin_listener);
+    tokio::spawn(pulls::show(running.supervisor.clone()));
     let addresses = running.addresses;
     for (scheme, address) in [("http", addresses.gateway_http), ("https", addresses.gateway_https)] {
         if let Some(address) = address {

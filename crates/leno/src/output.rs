@@ -4,6 +4,7 @@
 //! closes the pipe early: the command then ends without a message, with the status that shells
 //! show for SIGPIPE. Any other failure (a full disk) is an error of the command.
 
+use crate::progress;
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 use std::process::exit;
@@ -50,8 +51,10 @@ macro_rules! eprintln {
 
 /// Writes to standard output, or ends the process if that fails.
 pub(crate) fn write(text: Arguments<'_>) {
-    let mut out = io::stdout().lock();
-    check(out.write_fmt(text).and_then(|()| out.flush()));
+    progress::above(|| {
+        let mut out = io::stdout().lock();
+        check(out.write_fmt(text).and_then(|()| out.flush()));
+    });
 }
 
 /// Ends the process if standard output could not be written.
@@ -66,5 +69,5 @@ pub(crate) fn check(written: io::Result<()>) {
 
 /// Writes a line to standard error. There is no place left to report a failure.
 pub(crate) fn write_error(line: Arguments<'_>) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    let _ = progress::above(|| writeln!(io::stderr().lock(), "{line}"));
 }

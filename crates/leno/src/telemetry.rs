@@ -1,6 +1,7 @@
 //! The log of `leno`, and the text of decisions.
 
 use crate::colour;
+use crate::progress;
 use crate::screen::Log;
 use leno_telemetry::ring::{Explanation, RefusedAttempt};
 use std::fmt::Write;
@@ -15,7 +16,7 @@ pub(crate) fn start() {
         .with_env_filter(filter)
         .with_target(false)
         .with_ansi(coloured)
-        .with_writer(move || Log::to(std::io::stderr(), coloured))
+        .with_writer(move || Log::to(progress::Stderr, coloured))
         .init();
 }
 

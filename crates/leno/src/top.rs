@@ -6,6 +6,7 @@ mod table;
 use crate::NodeAddress;
 use crate::client::{Listing, Source};
 use crate::names::NamespaceOptions;
+use crate::progress::{self, Progress};
 use crate::remote::Server;
 use anyhow::{Context, Result, bail, ensure};
 use leno_dashboard::graph::Graph;
@@ -60,7 +61,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut view = View::new(options.table, &options.filter, chosen.namespace);
     if options.once {
         let before = source.look()?;
-        thread::sleep(2 * LOOK);
+        Progress::sleep("counts requests", 2 * LOOK);
         view.show(sample(&source, [before].iter().collect(), source.look()?)?);
         view.lines().iter().for_each(|line| println!("{line}"));
         return Ok(ExitCode::SUCCESS);
@@ -71,6 +72,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     // The first failure ends the command before the screen is taken.
     let first = source.look()?;
     thread::Builder::new().name("leno-look".to_owned()).spawn(move || watch(&source, first, &sender))?;
+    progress::silence();
     let mut terminal = ratatui::try_init().context("the terminal cannot be used")?;
     let ended = interact(&mut terminal, &mut view, &samples);
     ratatui::try_restore().context("the terminal cannot be restored")?;

@@ -16,6 +16,8 @@ use crate::hot_restart::{self, ChildStarter, Program};
 use crate::jails;
 use crate::notify;
 use crate::problems;
+use crate::progress::Progress;
+use crate::pulls;
 use crate::signals::Stop;
 use crate::telemetry;
 use anyhow::{Context, Result, bail};
@@ -69,7 +71,10 @@ pub(crate) fn run(options: &Options<'_>) -> Result<ExitCode> {
     // compile twice.
     let modules = Arc::new(component_cache::modules());
     let intake = Intake::new(modules.clone());
-    let snapshot = match intake.check(path, &Effort::unbounded()) {
+    let compiles = Progress::of(format!("compiles {}", path.display()));
+    let checked = intake.check(path, &Effort::unbounded());
+    drop(compiles);
+    let snapshot = match checked {
         Ok(snapshot) => snapshot,
         Err(problems) => {
             problems::report(&problems);
@@ -110,7 +115,9 @@ async fn up(
     let mesh = snapshot.mesh_config().clone();
     let engines = Arc::new(Engines::default());
     // Starting an engine takes a while.
+    let starts = Progress::of("starts the sandbox engine");
     tokio::task::block_in_place(|| engines.refuse(&snapshot)).map_err(anyhow::Error::msg)?;
+    drop(starts);
     tracing::info!("sandbox engine: {}", engines.describe(mesh.engine)?);
 
     let accounts = harden::accounts(mesh.accounts, guards.node_account)?;
@@ -123,11 +130,13 @@ async fn up(
         None => ControlListener::bind(mesh.control).await?,
     };
     let control_address = listener.local_addr()?;
+    let publishes = Progress::of("resolves the tags of images and publishes the documents");
     let published = tokio::select! {
         published = intake.publish(&control, &snapshot, None) => published,
         _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
         _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
     };
+    drop(publishes);
     match published {
         Ok(_) => {}
         Err(IntakeError::Images(problems)) => {
@@ -221,12 +230,15 @@ async fn up(
         upgrades,
     };
     let answering = admin::serve(Arc::new(told), admin_listener);
+    tokio::spawn(pulls::show(running.supervisor.clone()));
+    let waits = Progress::of("fetches modules and waits for certificates");
     let mut is_ready = running.ready.clone();
     let started = tokio::select! {
         ready = is_ready.wait_for(|ready| *ready) => ready.is_ok(),
         _ = terminate.recv() => false,
         _ = interrupt.recv() => false,
     };
+    drop(waits);
     if !started {
         running.stop().await?;
         return Ok(ExitCode::SUCCESS);
@@ -337,7 +349,8 @@ async fn apply(
         let problems: Vec<_> = fixed.into_iter().map(|field| snapshot.mesh_problem(field, "needs a restart")).collect();
         if problems.is_empty() { Ok(snapshot) } else { Err(problems) }
     });
-    // Compiling takes a while.
+    // Compiling takes a while, and registries may be slow.
+    let _applies = Progress::of("compiles and publishes the change");
     let checked = tokio::task::block_in_place(|| intake.check(change, &Effort::unbounded()));
     let snapshot = match checked {
         Ok(snapshot) => snapshot,

@@ -3,6 +3,7 @@
 
 use crate::NodeAddress;
 use crate::client::Node;
+use crate::progress::Progress;
 use crate::screen::shown;
 use anyhow::{Result, bail, ensure};
 use leno_api::upgrade::{MAX_TIMEOUT, PATH, UpgradeRequest};
@@ -34,7 +35,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let binary = arguments.binary.as_deref().map(std::path::absolute).transpose()?;
     let request = UpgradeRequest { binary, timeout: arguments.timeout };
     let patience = Duration::from_secs(arguments.timeout) + MARGIN;
+    let waits = Progress::of("waits until the new process has taken over");
     let (status, body) = node.tell(PATH, serde_json::to_vec(&request)?, patience)?;
+    drop(waits);
     let body = shown(body.trim_end());
     ensure!(status != 409, "the node goes on as it is: {body}");
     if status != 200 {

@@ -75,13 +75,30 @@ pub trait ImageSource: Send + Sync + 'static {
     fn state(&self) -> ImageState;
 }
 
+/// The progress of a pull.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PullProgress {
+    /// In words: `34/200 MiB`.
+    pub words: String,
+    /// Compressed bytes that are here.
+    pub bytes: u64,
+    /// Compressed bytes of the image; 0: not known yet.
+    pub bytes_total: u64,
+}
+
+impl fmt::Display for PullProgress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
 /// The state of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageState {
     /// Not on this machine, and not requested.
     Elsewhere,
-    /// The pull is under way. Describes its progress.
-    Pulling(String),
+    /// The pull is under way.
+    Pulling(PullProgress),
     /// On this machine. Describes the parts that are left out of it, if any.
     Here(Option<String>),
     /// Not on this machine, for this reason.

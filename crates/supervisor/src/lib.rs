@@ -81,7 +81,7 @@ mod volumes;
 pub use accounts::Accounts;
 pub use cgroup::{NamespaceShare, probe_limits, sweep_groups};
 pub use container::{
-    ContainerSpec, ImageSource, ImageState, ImageUnavailable, Lease as ImageLease, LocalImage, Source,
+    ContainerSpec, ImageSource, ImageState, ImageUnavailable, Lease as ImageLease, LocalImage, PullProgress, Source,
 };
 pub use dialer::ConnectError;
 pub use dispatcher::Lease;

@@ -1,6 +1,7 @@
 //! Requests to a control plane.
 
 use super::context::{Server, Target};
+use crate::progress::Progress;
 use crate::screen::shown;
 use anyhow::{Context, Result, anyhow, ensure};
 use http_body_util::{BodyExt, Full};
@@ -71,6 +72,7 @@ impl Connection {
 
     pub(crate) fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
         let body = serde_json::to_vec(body).map_err(anyhow::Error::from)?;
+        let _waits = Progress::of(format!("waits for the control plane at {}", self.target.server));
         read(&self.ask(Method::POST, path, Some(body.into()))?)
     }
 

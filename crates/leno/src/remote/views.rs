@@ -1,6 +1,7 @@
 //! Rows of nodes, through the control plane; and the wait for changed functions.
 
 use super::Connection;
+use crate::progress::Progress;
 use crate::screen::shown;
 use anyhow::{Context, Result, bail};
 use leno_api::control::ViewPage;
@@ -56,6 +57,7 @@ pub(super) fn wait(
 ) -> Result<ExitCode> {
     let until = Instant::now() + timeout;
     let (mut told, mut told_reasons) = (BTreeSet::new(), BTreeSet::new());
+    let waits = Progress::of("waits for the functions and jobs");
     loop {
         let page: ViewPage = connection.get("/v1/functions")?;
         let status: Value = connection.get("/v1/status")?;
@@ -91,6 +93,8 @@ pub(super) fn wait(
         if waiting.is_empty() {
             return Ok(ExitCode::SUCCESS);
         }
+        let all = (told.len() + waiting.len()) as u64;
+        waits.set(format!("waits for {}", waiting.join(", ")), Some((told.len() as u64, all)));
         if Instant::now() >= until {
             tell_missing(&page.missing);
             let lines: Vec<_> = waiting.iter().map(|line| shown(line).into_owned()).collect();

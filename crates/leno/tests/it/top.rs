@@ -1,65 +1,9 @@
 //! `leno top` in a terminal: keys, drawing, and the screen afterwards.
 
+use crate::terminal::Terminal;
 use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
 use leno_testkit::{eventually, leno_program};
-use std::io::{Read, Write};
-use std::num::NonZero;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::thread;
-
-const ROWS: NonZero<u16> = NonZero::new(30).unwrap();
-const COLUMNS: NonZero<u16> = NonZero::new(120).unwrap();
-
-/// `leno top` in a pseudo terminal of util-linux's `script`, and the screen that it draws.
-struct Terminal {
-    child: Child,
-    keys: ChildStdin,
-    screen: Arc<Mutex<vt100::Parser>>,
-}
-
-impl Terminal {
-    fn start(arguments: &str) -> Self {
-        let command = format!("stty rows {ROWS} cols {COLUMNS}; exec {} top {arguments}", leno_program().display());
-        let mut child = Command::new("script")
-            .args(["-q", "-e", "-c", &command, "/dev/null"])
-            .env("TERM", "xterm-256color")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("`script` of util-linux");
-        let screen = Arc::new(Mutex::new(vt100::Parser::new(ROWS, COLUMNS, 0)));
-        let mut output = child.stdout.take().unwrap();
-        let drawn = screen.clone();
-        thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(count @ 1..) = output.read(&mut bytes) {
-                drawn.lock().unwrap().process(&bytes[..count]);
-            }
-        });
-        Self { keys: child.stdin.take().unwrap(), child, screen }
-    }
-
-    fn press(&mut self, keys: &str) {
-        self.keys.write_all(keys.as_bytes()).unwrap();
-        self.keys.flush().unwrap();
-    }
-
-    fn text(&self) -> String {
-        self.screen.lock().unwrap().screen().contents()
-    }
-
-    fn shows(&self, wanted: &str) -> String {
-        eventually(wanted, || Some(self.text()).filter(|text| text.contains(wanted)))
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use std::process::{Command, Stdio};
 
 #[test]
 fn the_keyboard_leads_from_functions_to_calls_and_back_and_the_screen_is_restored() {
@@ -70,7 +14,7 @@ fn the_keyboard_leads_from_functions_to_calls_and_back_and_the_screen_is_restore
     ];
     let mesh = Mesh::start(&documents.concat());
     assert_eq!(mesh.get("/hello").status, 200);
-    let mut top = Terminal::start(&format!("--admin unix:{}", mesh.socket().display()));
+    let mut top = Terminal::start(&format!("top --admin unix:{}", mesh.socket().display()), &[]);
     let first = top.shows("test/other");
     assert!(first.contains("test/echo") && top.screen.lock().unwrap().screen().alternate_screen(), "{first}");
 

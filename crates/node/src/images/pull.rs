@@ -4,7 +4,7 @@ use super::{ImageError, Images, Namer};
 use backon::{BackoffBuilder, ExponentialBuilder};
 use leno_namespaces::Namespace;
 use leno_oci::{Image, Progress, Snapshot, Stage};
-use leno_supervisor::{ImageLease, ImageSource, ImageState, ImageUnavailable, LocalImage};
+use leno_supervisor::{ImageLease, ImageSource, ImageState, ImageUnavailable, LocalImage, PullProgress};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -122,7 +122,10 @@ impl ImageSource for Pull {
     fn state(&self) -> ImageState {
         match &*self.inner.state.borrow() {
             State::Absent => ImageState::Elsewhere,
-            State::Pulling(progress) => ImageState::Pulling(words(progress.snapshot())),
+            State::Pulling(progress) => {
+                let now @ Snapshot { bytes, bytes_total, .. } = progress.snapshot();
+                ImageState::Pulling(PullProgress { words: words(now), bytes, bytes_total })
+            }
             State::Here(_, omitted) => ImageState::Here(omitted.clone()),
             State::Failed(reason) => ImageState::Failed(reason.clone()),
         }

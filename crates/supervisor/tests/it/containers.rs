@@ -5,7 +5,7 @@ use leno_jail::{DEFAULT_WRITABLE, Image, Jailer};
 use leno_model::{Command, InstanceState, Isolation, Job, Process, Resources};
 use leno_supervisor::{
     AcquireError, ContainerSpec, FunctionSpec, ImageLease, ImageSource, ImageState, ImageUnavailable, JailSupport,
-    JobSpec, JobState, LocalImage, Settings, Source, Supervisor,
+    JobSpec, JobState, LocalImage, PullProgress, Settings, Source, Supervisor,
 };
 use std::collections::BTreeMap;
 use std::fs;
@@ -89,6 +89,10 @@ impl Drop for DropFlag {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+fn pulling() -> PullProgress {
+    PullProgress { words: "1/2 MiB".to_owned(), bytes: 1 << 20, bytes_total: 2 << 20 }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -228,7 +232,7 @@ impl ImageSource for Slow {
 
     fn state(&self) -> ImageState {
         match &*self.image.borrow() {
-            None => ImageState::Pulling("1/2 MiB".to_owned()),
+            None => ImageState::Pulling(pulling()),
             Some(Ok(_)) => ImageState::Here(None),
             Some(Err(error)) => ImageState::Failed(error.to_string()),
         }
@@ -246,7 +250,7 @@ async fn a_start_waits_for_the_image_and_requests_do_within_their_limits() {
     let soon = tokio::time::Instant::now() + std::time::Duration::from_millis(100);
     let error = function.acquire_by(&[], soon).await.unwrap_err();
     assert_eq!(error, AcquireError::Image { reason: "it is on its way (1/2 MiB)".to_owned() });
-    assert_eq!(supervisor.images(), [(id(), 0, ImageState::Pulling("1/2 MiB".to_owned()))]);
+    assert_eq!(supervisor.images(), [(id(), 0, ImageState::Pulling(pulling()))]);
     let waiting = tokio::spawn({
         let function = function.clone();
         async move { function.acquire(&[]).await.map(drop) }
