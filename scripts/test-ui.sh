@@ -3,7 +3,7 @@
 #
 # usage: scripts/test-ui.sh [--quick]
 #
-# --quick: without the views of a real mesh and without screenshots. LENO: another program than target/release/leno.
+# --quick: without the views of real meshes and without screenshots. LENO: another program than target/release/leno.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,6 +22,6 @@ tests=(ui/test/browser/made-up.test.mjs)
 if [ "${1:-}" != --quick ]; then
   [ -n "${LENO:-}" ] || "${CARGO:-cargo}" build --release -p leno
   export LENO=${LENO:-$PWD/target/release/leno}
-  tests+=(ui/test/browser/real.test.mjs)
+  tests+=(ui/test/browser/real.test.mjs ui/test/browser/control.test.mjs)
 fi
 node --test --test-concurrency=1 "${tests[@]}"

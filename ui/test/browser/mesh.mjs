@@ -1,5 +1,5 @@
-// `leno up` with the documents of `ui/test/mesh`, and `leno dashboard`.
-import { spawn } from "node:child_process";
+// Meshes with the documents of `ui/test/mesh`: `leno up` with `leno dashboard`, and `leno control`.
+import { execFile, spawn } from "node:child_process";
 import { chmod, cp, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { request } from "node:http";
 import { createServer } from "node:net";
@@ -33,17 +33,7 @@ export async function startMesh() {
     return dashboard.said;
   }
 
-  /** Sends a request through the gateway; answers its status and ID. */
-  function ask(method, path, headers = {}) {
-    return new Promise((done, fail) => {
-      const sent = request({ host: "127.0.0.1", port, method, path, headers }, (response) => {
-        response.resume();
-        response.on("end", () => done({ status: response.statusCode, id: response.headers["x-request-id"] }));
-      });
-      sent.on("error", fail);
-      sent.end();
-    });
-  }
+  const ask = (method, path, headers = {}) => askGateway(port, method, path, headers);
 
   /** Requests along every call, some of which are refused. */
   async function traffic() {
@@ -64,9 +54,108 @@ export async function startMesh() {
   return { signIn, ask, traffic, edit, stop };
 }
 
+/** Sends a request through a gateway; answers its status and ID. */
+function askGateway(port, method, path, headers) {
+  return new Promise((done, fail) => {
+    const sent = request({ host: "127.0.0.1", port, method, path, headers }, (response) => {
+      response.resume();
+      response.on("end", () => done({ status: response.statusCode, id: response.headers["x-request-id"] }));
+    });
+    sent.on("error", fail);
+    sent.end();
+  });
+}
+
+/** Of this namespace, a reader of `demo` sees nothing. */
+const HIDDEN = `
+---
+apiVersion: leno.dev/v1alpha1
+kind: Function
+metadata: {name: hidden, namespace: other}
+spec:
+  command: [python3, program.py]
+  expose: [{hosts: [hidden.example], path: /}]
+  callees: [inner]
+---
+apiVersion: leno.dev/v1alpha1
+kind: Function
+metadata: {name: inner, namespace: other}
+spec:
+  command: [python3, program.py]
+---
+apiVersion: leno.dev/v1alpha1
+kind: Policy
+metadata: {name: open, namespace: other}
+spec:
+  functions: [hidden, inner]
+  authorization: {rules: [{name: all, action: allow}]}
+`;
+
+/** `leno control --dashboard` with the same documents and those above, a node, and a gateway. */
+export async function startControl() {
+  const folder = await mkdtemp(`${tmpdir()}/leno-ui-`);
+  const [api, nodes, port, ...sidecars] = await Promise.all(Array.from({ length: 7 }, freePort));
+  const program = JSON.stringify(await readFile(`${DOCUMENTS}/program.py`, "utf8"));
+  const [mesh, ...documents] = `${await readFile(`${DOCUMENTS}/mesh.yaml`, "utf8")}${HIDDEN}`.split("\n---\n");
+  // Programs of documents that are applied are on the nodes, or in the documents.
+  const applied = documents
+    .join("\n---\n")
+    .replaceAll("python3, program.py", `python3, -c, ${program}`)
+    .replace('hosts: ["*"]', "hosts: [shop.example]");
+  const settings = "  instances: {isolation: process, accounts: node}\n";
+  await writeFile(`${folder}/mesh.yaml`, `${mesh.slice(0, mesh.indexOf("  gateway:"))}${settings}`);
+  await writeFile(`${folder}/app.yaml`, applied);
+  const url = `https://127.0.0.1:${api}`;
+  const client = {
+    LENO_SERVER: url,
+    LENO_TOKEN_FILE: `${folder}/data/admin.token`,
+    LENO_CA: `${folder}/data/api.pem`,
+  };
+  const started = [];
+  const start = async (arguments_, text) => started.push(await run(arguments_, text, { cwd: folder }));
+  const leno = (...arguments_) => said(arguments_, { cwd: folder, env: { ...process.env, ...client } });
+  const control = ["control", "--mesh", "mesh.yaml", "--data", "data", "--dashboard"];
+  const stop = async () => {
+    for (const program of started.reverse()) await program.stop();
+    await rm(folder, { recursive: true });
+  };
+  try {
+    await start([...control, "--api", `127.0.0.1:${api}`, "--listen", `127.0.0.1:${nodes}`], /leads/);
+    /** A node or a gateway joins with a token that is valid once. */
+    const join = async (kind, name, options, more) => {
+      await writeFile(`${folder}/${name}.token`, await leno("token", "join", "--node", name, ...options));
+      const [inbound, outbound] = sidecars.splice(0, 2);
+      const own = ["--control", `127.0.0.1:${nodes}`, "--join", `${name}.token`, "--name", name, "--state", name];
+      const listeners = ["--inbound", `127.0.0.1:${inbound}`, "--outbound", `127.0.0.1:${outbound}`];
+      await start([kind, ...own, ...listeners, "--admin", `unix:${folder}/${name}.sock`, ...more], / ready/);
+    };
+    await join("node", "one", [], []);
+    await join("gateway", "edge", ["--only-gateway"], ["--gateway-http", `127.0.0.1:${port}`]);
+    await leno("apply", "-f", "app.yaml");
+  } catch (error) {
+    await stop();
+    throw error;
+  }
+
+  const ask = (method, path, headers = {}) => askGateway(port, method, path, { host: "shop.example", ...headers });
+  const token = async (role, namespace) =>
+    (await leno("token", "create", "--role", role, ...(namespace ? ["--namespace", namespace] : []))).trim();
+
+  return { address: `${url}/dashboard/`, ask, token, stop };
+}
+
+/** Runs leno to its end; answers its standard output. */
+function said(arguments_, options) {
+  return new Promise((done, fail) => {
+    execFile(LENO, arguments_, options, (error, out, errors) =>
+      error ? fail(new Error(`leno ${arguments_.join(" ")}: ${errors}`)) : done(out),
+    );
+  });
+}
+
 /** Starts leno, and waits until its output has this text. */
-function run(arguments_, text) {
-  const child = spawn(LENO, arguments_, { stdio: ["ignore", "pipe", "pipe"] });
+function run(arguments_, text, options = {}) {
+  const child = spawn(LENO, arguments_, { stdio: ["ignore", "pipe", "pipe"], ...options });
   const ended = new Promise((done) => child.on("exit", done));
   const stop = () => {
     child.kill("SIGTERM");
