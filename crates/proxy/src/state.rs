@@ -15,7 +15,7 @@ pub mod endpoints;
 pub mod extension;
 pub(crate) mod function;
 pub mod health;
-pub mod in_flight;
+pub(crate) mod in_flight;
 pub mod instances;
 pub mod kernel;
 pub mod limits;
