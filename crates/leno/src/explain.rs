@@ -24,7 +24,7 @@ const MAX_LISTED: usize = 8;
 #[derive(clap::Args)]
 pub(crate) struct Subject {
     /// The response's `x-request-id`, also in the access log and in `leno observe`; its first
-    /// characters are enough. Or `function NAME`: the policies of a function in words.
+    /// characters are enough. Or a trace ID: all hops of the trace. Or `function NAME`: the policies of a function in words.
     #[arg(value_name = "REQUEST-ID", num_args = 1..=2, required_unless_present = "last")]
     subject: Vec<String>,
     /// The last request, of those that the filters match.

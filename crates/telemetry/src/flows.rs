@@ -364,11 +364,11 @@ impl ConnectionFlows {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pushed += number;
     }
 
-    /// The refusals of instances that were handling this request, in their order.
-    pub(crate) fn during(&self, request_id: &str) -> Vec<ConnectionEvent> {
+    /// The refusals of instances that were handling one of these requests, in their order.
+    pub(crate) fn during(&self, requests: &BTreeSet<Box<str>>) -> Vec<ConnectionEvent> {
         let latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_wanted = |event: &&ConnectionEvent| {
-            event.during.as_ref().is_some_and(|during| during.ids().any(|id| id == request_id))
+            event.during.as_ref().is_some_and(|during| during.ids().any(|id| requests.contains(id)))
         };
         latest.events.values().filter(is_wanted).cloned().collect()
     }

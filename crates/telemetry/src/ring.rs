@@ -8,6 +8,7 @@ pub use explanation::{Explanation, RefusedAttempt};
 use crate::exchange::ExchangeRecord;
 use crate::flows::ConnectionFlows;
 use crate::record_ring::RecordRing;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The events after a position.
@@ -36,16 +37,22 @@ impl Ring {
     }
 
     /// Explains a request: one explanation for each hop, in the order in which the hops began, with
-    /// refusals of the instances that handled it. Empty if no record is kept.
-    pub(super) fn explain(&self, request_id: &str, others: &ConnectionFlows) -> Vec<Explanation> {
+    /// refusals of the instances that handled it. The ID may also be that of a trace. Empty if no
+    /// record is kept.
+    pub(super) fn explain(&self, id: &str, others: &ConnectionFlows) -> Vec<Explanation> {
         let shards: Vec<Arc<Shard>> = self.shards.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut found = Vec::new();
         for shard in shards {
-            found.extend(shard.lock().of_request(request_id));
+            found.extend(shard.lock().of_request(id));
+        }
+        if let (true, Some(trace)) = (found.is_empty(), trace_id(id)) {
+            found = self.copy().iter().filter_map(|record| ExchangeRecord::decode(record)).collect();
+            found.retain(|observed| observed.trace.as_ref().is_some_and(|plan| plan.context.trace_id == trace));
         }
         found.sort_by_key(|observed| observed.started);
+        let requests: BTreeSet<Box<str>> = found.iter().map(|observed| observed.request_id.clone()).collect();
         let mut hops: Vec<_> = found.into_iter().map(|observed| (Explanation::new(&observed), observed)).collect();
-        refusals::add(&mut hops, others.during(request_id));
+        refusals::add(&mut hops, others.during(&requests));
         hops.into_iter().map(|(explanation, _)| explanation).collect()
     }
 
@@ -80,6 +87,12 @@ impl Ring {
         found.sort_by_key(|observed| std::cmp::Reverse(observed.ended));
         found.iter().take(count).map(Explanation::new).collect()
     }
+}
+
+/// Reads a trace ID: 32 hexadecimal digits.
+fn trace_id(text: &str) -> Option<u128> {
+    let is_one = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    u128::from_str_radix(text, 16).ok().filter(|_| is_one)
 }
 
 impl Shard {
@@ -123,6 +136,19 @@ mod tests {
         assert_eq!(hops, ["gateway", "outbound", "inbound"]);
         assert_eq!(explain(&ring, "req-2").len(), 1);
         assert!(explain(&ring, "req-3").is_empty());
+    }
+
+    #[test]
+    fn a_trace_is_found_by_its_id() {
+        let ring = Ring::default();
+        let shard = ring.shard();
+        shard.push(&observed());
+        shard.push(&ExchangeRecord { request_id: "req-2".into(), ..observed() });
+        shard.push(&ExchangeRecord { request_id: "req-3".into(), trace: None, ..observed() });
+        let trace = explain(&ring, "req-1").remove(0).trace.unwrap().trace_id;
+        let found: Vec<String> = explain(&ring, &trace).into_iter().map(|hop| hop.request_id).collect();
+        assert_eq!(found, ["req-1", "req-2"]);
+        assert!(explain(&ring, &"0".repeat(32)).is_empty() && explain(&ring, &format!("+{}", &trace[1..])).is_empty());
     }
 
     #[test]
