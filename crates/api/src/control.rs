@@ -6,6 +6,7 @@
 mod admission;
 mod alerts;
 mod audit;
+mod audit_index;
 mod authority;
 mod dashboard;
 mod documents;

@@ -12,9 +12,9 @@ use std::sync::{Mutex, PoisonError};
 /// Prefix of the keys of entries. The time follows, so the keys sort by time.
 const PREFIX: &str = "audit/";
 /// Entries that the store keeps.
-const KEPT: usize = 10_000;
+pub(super) const KEPT: usize = 10_000;
 /// Entries that one transaction removes, or one read of the store returns.
-const AT_A_TIME: usize = 100;
+pub(super) const AT_A_TIME: usize = 100;
 
 /// A file with one JSON object per line.
 pub struct Lines(Mutex<File>);
@@ -52,6 +52,11 @@ pub(super) fn add(transaction: &mut Transaction, entry: &AuditEntry) -> Result<S
 /// The part of an entry's key that names it.
 pub(super) fn end_of_key(key: &str) -> &str {
     key.strip_prefix(PREFIX).unwrap_or(key)
+}
+
+/// The key of an entry that is named by its end.
+pub(super) fn key(end: &str) -> String {
+    format!("{PREFIX}{end}")
 }
 
 /// The last entries, latest first. Blocks on the store.

@@ -4,6 +4,7 @@
 //! It ends with the namespace's last document: the name may belong to another tenant afterwards.
 
 use super::audit;
+use super::audit_index::IndexedEntry;
 use super::error::ApiError;
 use super::service::Service;
 use super::tokens::Caller;
@@ -196,8 +197,9 @@ fn end_key(namespace: &str) -> String {
 }
 
 impl Service {
-    /// The last changes of documents that the caller may read, latest first. Blocks on the store.
-    fn history(&self, caller: &Caller, filter: &HistoryFilter) -> Result<Vec<ChangeRecord>, ApiError> {
+    /// The last changes of documents that the caller may read, latest first, and where the next
+    /// answer begins; empty: there are no more. Blocks on the store.
+    fn history(&self, caller: &Caller, filter: &HistoryFilter) -> Result<(Vec<ChangeRecord>, String), ApiError> {
         caller.needs(Role::Reader)?;
         let limit = match filter.revision {
             Some(_) => 1,
@@ -216,15 +218,22 @@ impl Service {
                 && caller.may_know_namespace(namespace)
                 && ends.get(namespace).is_none_or(|end| revision > *end)
         };
-        let mut records = Vec::new();
-        for stored in audit::latest(&*self.backend) {
+        let may_have = |entry: &IndexedEntry| {
+            filter.revision.is_none_or(|revision| revision == entry.revision)
+                && entry.concerns(|namespace| may_see(namespace, entry.revision))
+        };
+        self.audit_index.refresh(&*self.backend)?;
+        let mut before = filter.after.as_deref().filter(|after| !after.is_empty()).map(audit::key);
+        let (mut records, mut next) = (Vec::new(), String::new());
+        while let Some(key) = self.audit_index.latest(before.as_deref(), 1, &may_have).pop() {
             if records.len() == limit {
+                next = before.as_deref().map(audit::end_of_key).unwrap_or_default().to_owned();
                 break;
             }
-            let stored = stored?;
-            if filter.revision.is_some_and(|revision| revision != stored.version) {
-                continue;
-            }
+            let stored = self.backend.get(&key)?;
+            before = Some(key);
+            // It may have been trimmed meanwhile.
+            let Some(stored) = stored else { continue };
             let entry = audit::read(&*self.backend, &stored)?;
             let seen: Vec<(&str, &str, Action)> =
                 documents(&entry).filter(|(_, namespace, _)| may_see(namespace, entry.revision)).collect();
@@ -253,13 +262,13 @@ impl Service {
                 verdicts: kept.values().filter_map(|kept| kept.verdicts).reduce(ChangedVerdicts::and),
             });
         }
-        Ok(records)
+        Ok((records, next))
     }
 }
 
 /// The documents of an audit entry, with namespace and change. Tokens and nodes have no namespace
 /// and are none.
-fn documents(entry: &AuditEntry) -> impl Iterator<Item = (&str, &str, Action)> {
+pub(super) fn documents(entry: &AuditEntry) -> impl Iterator<Item = (&str, &str, Action)> {
     entry.changes.iter().filter_map(|change| {
         let (kind, name) = change.what.split_once(' ')?;
         let is_document = kind.starts_with(char::is_uppercase);
@@ -279,6 +288,8 @@ pub(super) struct HistoryFilter {
     limit: Option<usize>,
     /// Only the change that made this revision.
     revision: Option<u64>,
+    /// Only earlier changes: `after` of the answer before.
+    after: Option<String>,
 }
 
 /// Who changed which documents, latest first, with the unified differences of their texts. The store keeps 512 KiB of differences of each namespace, none of secrets. For a token with namespaces, the history of a namespace begins after it last had no document.
@@ -296,9 +307,13 @@ pub(super) async fn history(
     filter: Result<Query<HistoryFilter>, QueryRejection>,
 ) -> Result<Json<ViewPage>, ApiError> {
     let Query(filter) = filter.map_err(|rejection| ApiError::Bad(rejection.body_text()))?;
-    let records = block_in_place(|| service.history(&caller, &filter))?;
+    let is_position = |text: &String| text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    if !filter.after.iter().all(is_position) {
+        return Err(ApiError::Bad("`after` is that of an earlier answer".to_owned()));
+    }
+    let (records, after) = block_in_place(|| service.history(&caller, &filter))?;
     let rows: Vec<Value> = records.iter().map(|record| json!(record)).collect();
-    Ok(Json(ViewPage { rows, ..ViewPage::default() }))
+    Ok(Json(ViewPage { rows, after, ..ViewPage::default() }))
 }
 
 #[cfg(test)]

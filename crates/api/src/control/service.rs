@@ -1,6 +1,7 @@
 //! The state of a control plane, leading or not: the stored documents and tokens.
 
 use super::audit::{self, Lines};
+use super::audit_index::AuditIndex;
 use super::error::ApiError;
 use super::forward::Leader;
 use super::leading::Leading;
@@ -41,6 +42,7 @@ pub struct Service {
     pub(super) keys: SealingKeys,
     pub(crate) statuses: Statuses,
     state: RwLock<State>,
+    pub(super) audit_index: AuditIndex,
 }
 
 /// The status of functions and nodes. It takes a lock that changes and nodes need, so the API takes
@@ -162,8 +164,8 @@ impl Service {
         api_certificate: ApiCertificate,
         keys: SealingKeys,
     ) -> Arc<Self> {
-        let (statuses, state) = Default::default();
-        Arc::new(Self { backend, lines, api_certificate, keys, statuses, state })
+        let (statuses, state, audit_index) = Default::default();
+        Arc::new(Self { backend, lines, api_certificate, keys, statuses, state, audit_index })
     }
 
     /// No caller holds the lock across an await.

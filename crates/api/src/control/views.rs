@@ -37,7 +37,7 @@ pub struct ViewPage {
     pub missing: Vec<String>,
     /// Rows that nodes have forgotten, or that the answer could not have.
     pub missed: u64,
-    /// Of flows: where the next answer begins.
+    /// Of flows and changes: where the next answer begins; empty: there are no more.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub after: String,
 }
@@ -445,7 +445,7 @@ pub(super) async fn limits(
 /// The hops of a recent request, in the order in which they began, each with all stages of its decision.
 #[utoipa::path(
     get, path = "/v1/requests/{id}",
-    params(("id" = String, Path, description = "`x-request-id` of the response.")),
+    params(("id" = String, Path, description = "`x-request-id` of the response, or the ID of a trace.")),
     responses(
         (status = 200, description = "The hops at functions that the token may read; none: no node that answered remembers it.", body = ViewPage),
         (status = 401, description = "There is no valid token.", body = Refusal),

@@ -112,6 +112,17 @@ fn any_change_of_the_audit_log_is_found_by_its_revision() {
     let rows = history(&control, &editor, "?limit=1000");
     assert_eq!(rows.len(), 100);
     assert!(rows.iter().all(|row| row["revision"] != first), "{rows:?}");
+    // All of them, page by page.
+    let (mut all, mut after) = (Vec::new(), String::new());
+    loop {
+        let (_, page) = control.get_as(&editor, &format!("/v1/history?limit=40{after}"));
+        all.extend(page["rows"].as_array().unwrap().iter().map(|row| row["revision"].as_u64().unwrap()));
+        let Some(next) = page["after"].as_str() else { break };
+        after = format!("&after={next}");
+    }
+    assert!(all.len() == 102 && all.is_sorted_by(|one, other| one > other), "{all:?}");
+    assert_eq!(all.last(), first.as_u64().as_ref());
+    assert_eq!(control.get_as(&editor, "/v1/history?after=x/y").0, 400);
     let rows = history(&control, &editor, &format!("?revision={first}"));
     assert_eq!((rows.len(), &rows[0]["changes"][0]["action"]), (1, &"created".into()), "{rows:?}");
     assert_eq!(history(&control, &other, &format!("?revision={first}")), [json!(null); 0]);
