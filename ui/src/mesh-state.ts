@@ -27,18 +27,20 @@ export function followGraph(seconds: number): () => void {
   });
 }
 
+/** Flows and alerts that the page keeps; the oldest flows are forgotten. */
+export const KEPT = 1000;
+
 export function followAlerts(): () => void {
   return subscribe("alerts", (data) => {
     const { rows, missing } = Array.isArray(data)
       ? { rows: data as AlertRow[], missing: [] }
       : (data as { rows: AlertRow[]; missing?: string[] });
-    alerts.value = rows.slice(0, 1000);
-    alertsMissing.value = missing ?? [];
+    alerts.value = rows.slice(0, KEPT);
+    const beyond = rows.length > KEPT ? [`${rows.length - KEPT} alerts are more than the page keeps.`] : [];
+    alertsMissing.value = [...beyond, ...(missing ?? [])];
   });
 }
 
-/** Flows that the page keeps; the oldest are forgotten. */
-const KEPT = 1000;
 /** Pause between two changes of the list, in milliseconds: under load, people cannot read it anyway. */
 const PAUSE = 250;
 const PAUSE_UNDER_LOAD = 1000;

@@ -78,6 +78,9 @@ pub struct Rows {
     /// Rows that are left out.
     #[serde(default, skip_serializing)]
     missed: u64,
+    /// Where the next answer begins; empty: there are no more rows.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub after: String,
 }
 
 /// A control plane's answer about flows. It may have thousands a second, so it becomes no [`Value`].
@@ -146,6 +149,15 @@ impl dyn Source {
             }
         }
         self.page(&self.path(listing)).await.map_err(|failure| self.without(listing, failure))
+    }
+
+    /// The changes before those of an earlier answer, whose [`Rows::after`] this is.
+    pub async fn earlier_changes(&self, after: &str) -> Result<Rows, Failure> {
+        match self.kind() {
+            SourceKind::ControlPlane => self.page(&format!("/v1/history?after={after}")).await,
+            // A node answers with all.
+            SourceKind::Node => Ok(Rows::default()),
+        }
     }
 
     /// Names the part that a source of another release lacks: it refuses the path.

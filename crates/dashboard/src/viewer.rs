@@ -7,7 +7,7 @@ use crate::history::History;
 use crate::source::{Failure, Rows, Source, SourceKind};
 use leno_telemetry::flows::Flow;
 use serde::Serialize;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, Semaphore};
@@ -25,9 +25,11 @@ const FLOWS_OF_ALL: Duration = Duration::from_secs(1);
 const FORGOTTEN: Duration = Duration::from_secs(30);
 /// Without pages for this time, all answers are forgotten.
 const UNUSED: Duration = Duration::from_secs(900);
-/// Most flows that are kept, and most in one batch.
+/// Most flows that are kept, which are also the most for a new page, and most in one batch.
 const KEPT_FLOWS: usize = 1000;
 const BATCH: usize = 200;
+/// Shortest time between two questions for all flows that nodes keep.
+const ALL_FLOWS: Duration = Duration::from_secs(2);
 /// Most streams of pages with these credentials.
 const STREAMS: usize = 16;
 
@@ -67,6 +69,8 @@ struct FlowLog {
     /// Where the source's next answer begins.
     after: Option<String>,
     asked: Option<(Instant, Result<(), Failure>)>,
+    /// When the source was asked for all flows.
+    asked_for_all: Option<Instant>,
 }
 
 /// Where a page's next flows begin.
@@ -109,26 +113,50 @@ impl Viewer {
         graphs.of(window)
     }
 
-    /// Flows that arrived after a position, or the latest ones.
+    /// Flows that arrived after a position. Without one, the latest that nodes keep.
     pub(crate) async fn flows(
         &self,
         position: Option<FlowPosition>,
         filter: &FlowFilter,
     ) -> Result<(FlowBatch, FlowPosition), Failure> {
         let mut log = self.flows.lock().await;
+        self.refresh(&mut log).await?;
+        let is_new = position.is_none() && *filter != FlowFilter::default();
+        // Of the flows that match, nodes may keep earlier ones than the latest of all.
+        let earlier = if is_new && log.is_full() { self.earlier(&mut log, filter).await? } else { Vec::new() };
+        Ok(log.since(position, filter, earlier))
+    }
+
+    /// Asks for new flows, unless that was just done.
+    async fn refresh(&self, log: &mut FlowLog) -> Result<(), Failure> {
         let age = log.asked.as_ref().map(|(at, _)| at.elapsed());
         if age.is_none_or(|age| age >= self.flow_pause()) {
             if age.is_some_and(|age| age >= FORGOTTEN) {
                 (log.after, log.flows) = Default::default();
             }
-            let began = Instant::now();
-            let answer = self.source.flows(log.after.as_deref()).await;
-            log.asked = Some((began, answer.map(|(answer, _)| log.add(answer.flows, answer.missed, answer.next))));
+            self.ask(log).await;
         }
-        if let Some((_, Err(failure))) = &log.asked {
-            return Err(failure.clone());
+        log.asked.as_ref().map_or(Ok(()), |(_, answer)| answer.clone())
+    }
+
+    async fn ask(&self, log: &mut FlowLog) {
+        let began = Instant::now();
+        let answer = self.source.flows(log.after.as_deref()).await;
+        log.asked = Some((began, answer.map(|(answer, _)| log.add(answer.flows, answer.missed, answer.next))));
+    }
+
+    /// All flows that nodes keep and that match, without those of the log.
+    async fn earlier(&self, log: &mut FlowLog, filter: &FlowFilter) -> Result<Vec<Flow>, Failure> {
+        if let Some(asked) = log.asked_for_all {
+            sleep(ALL_FLOWS.saturating_sub(asked.elapsed())).await;
         }
-        Ok(log.since(position, filter))
+        log.asked_for_all = Some(Instant::now());
+        let (mut all, _) = self.source.flows(None).await?;
+        // So the log has all that arrived until now, and the others are earlier.
+        self.ask(log).await;
+        let known: HashSet<_> = log.flows.iter().map(identity).collect();
+        all.flows.retain(|flow| filter.matches(flow) && !known.contains(&identity(flow)));
+        Ok(all.flows)
     }
 
     /// Pause of a page between two questions for flows.
@@ -204,19 +232,36 @@ impl FlowLog {
         self.after = Some(after);
     }
 
-    fn since(&self, position: Option<FlowPosition>, filter: &FlowFilter) -> (FlowBatch, FlowPosition) {
+    /// Whether it may have forgotten flows that nodes keep.
+    fn is_full(&self) -> bool {
+        self.flows.len() >= KEPT_FLOWS
+    }
+
+    /// Flows after a position; without one, `earlier` ones too.
+    fn since(
+        &self,
+        position: Option<FlowPosition>,
+        filter: &FlowFilter,
+        earlier: Vec<Flow>,
+    ) -> (FlowBatch, FlowPosition) {
         let here = FlowPosition { next: self.next, missed: self.missed };
         let new = position.map_or(u64::MAX, |position| self.next - position.next);
         let kept = self.flows.len() as u64;
         let skip = usize::try_from(kept.saturating_sub(new)).unwrap_or(usize::MAX);
-        let mut flows: Vec<Flow> = self.flows.iter().skip(skip).filter(|flow| filter.matches(flow)).cloned().collect();
-        let beyond = flows.len().saturating_sub(BATCH);
+        let mut flows = earlier;
+        flows.extend(self.flows.iter().skip(skip).filter(|flow| filter.matches(flow)).cloned());
+        let beyond = flows.len().saturating_sub(if position.is_none() { KEPT_FLOWS } else { BATCH });
         flows.drain(..beyond);
         // A new page asks for no earlier flows than the last ones.
         let missed =
             position.map_or(0, |position| self.missed - position.missed + new.saturating_sub(kept) + beyond as u64);
         (FlowBatch { flows, missed }, here)
     }
+}
+
+/// What tells a flow apart from others.
+fn identity(flow: &Flow) -> [&str; 6] {
+    [&flow.node, &flow.time, &flow.kind, &flow.request_id, &flow.source, &flow.host]
 }
 
 #[cfg(test)]

@@ -410,6 +410,12 @@ export interface ExternalRow {
   connections: number;
 }
 
+/** Rows of which there may be more. */
+export interface Page<T> extends Rows<T> {
+  /** Where the next answer begins; nothing: there are no more. */
+  after?: string;
+}
+
 /** `api::changes::ChangeRecord`: who applied what. */
 export interface ChangeRow {
   time: number;

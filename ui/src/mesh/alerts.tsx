@@ -2,11 +2,15 @@ import type { AlertRow } from "../api/types";
 import { useResource } from "../api/resource";
 import type { Rows } from "../api/types";
 import { alerts, alertsMissing } from "../mesh-state";
+import { More, useCut } from "../parts/more";
 import { Badge, type Tone } from "../parts/badge";
 import { Loaded, Missing, View } from "../parts/page";
 import { Name, Text } from "../parts/text";
 
 const TONES: Record<string, Tone> = { critical: "bad", error: "bad", warning: "warning", info: "info" };
+
+/** Alerts on the page at first. */
+const SHOWN = 200;
 
 const KINDS: Record<string, string> = {
   keySet: "key set",
@@ -28,16 +32,17 @@ export function AlertsView() {
 }
 
 function Alerts({ rows, missing }: { rows: readonly AlertRow[]; missing: readonly string[] }) {
+  const { shown, hidden, more } = useCut(rows, SHOWN);
   return (
     <>
       <Missing reasons={missing} />
       {rows.length === 0 && <p class="empty">Nothing needs attention.</p>}
       <ul class="alerts">
-        {rows.slice(0, 200).map((row) => (
+        {shown.map((row) => (
           <Alert row={row} />
         ))}
       </ul>
-      {rows.length > 200 && <p class="note">{rows.length - 200} further alerts are not shown.</p>}
+      <More hidden={hidden} onMore={more} />
     </>
   );
 }

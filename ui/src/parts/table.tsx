@@ -1,5 +1,6 @@
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
+import { More, useCut } from "./more";
 
 export interface Column<T> {
   name: string;
@@ -17,7 +18,7 @@ interface Props<T> {
   rows: readonly T[];
   columns: readonly Column<T>[];
   id: (row: T) => string;
-  /** Rows beyond these are left out, and counted. */
+  /** Rows that are shown at first. */
   most?: number;
   empty?: ComponentChildren;
   rowClass?: (row: T) => string;
@@ -26,9 +27,10 @@ interface Props<T> {
 /** A table that sorts by its headings. The first column heads the rows. */
 export function Table<T>({ caption, rows, columns, id, most = 500, empty, rowClass }: Props<T>) {
   const [sorting, setSorting] = useState<{ name: string; down: boolean } | null>(null);
-  if (rows.length === 0) return <p class="empty">{empty ?? "Nothing to show."}</p>;
   const by = columns.find((column) => column.name === sorting?.name)?.by;
   const sorted = by ? [...rows].sort((one, other) => compare(by(one), by(other), sorting?.down ?? false)) : rows;
+  const { shown, hidden, more } = useCut(sorted, most);
+  if (rows.length === 0) return <p class="empty">{empty ?? "Nothing to show."}</p>;
   const turn = (name: string) =>
     setSorting((last) => (last?.name === name && last.down ? null : { name, down: last?.name === name }));
   return (
@@ -56,7 +58,7 @@ export function Table<T>({ caption, rows, columns, id, most = 500, empty, rowCla
           </tr>
         </thead>
         <tbody>
-          {sorted.slice(0, most).map((row) => (
+          {shown.map((row) => (
             <tr key={id(row)} class={rowClass?.(row) ?? ""}>
               {columns.map((column, index) =>
                 index === 0 ? (
@@ -73,7 +75,7 @@ export function Table<T>({ caption, rows, columns, id, most = 500, empty, rowCla
           ))}
         </tbody>
       </table>
-      {rows.length > most && <p class="note">{rows.length - most} further rows are not shown.</p>}
+      <More hidden={hidden} onMore={more} />
     </div>
   );
 }

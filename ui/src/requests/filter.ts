@@ -67,3 +67,8 @@ function isPath(path: string, wanted: string): boolean {
 function concerns(flow: Flow, wanted: string): boolean {
   return isNamed(workload(flow.source), wanted) || (flow.target !== undefined && isNamed(flow.target, wanted));
 }
+
+/** Whether a text may be the ID of a request or of a trace. */
+export function isRequestId(text: string): boolean {
+  return /^[A-Za-z0-9_-][A-Za-z0-9._-]{0,255}$/.test(text);
+}

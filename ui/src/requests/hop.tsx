@@ -1,9 +1,13 @@
 import type { Hop, Judgement } from "../api/types";
 import { Status, Verdict } from "../parts/badge";
+import { Rest } from "../parts/more";
 import { Fact, Facts } from "../parts/page";
 import { Text } from "../parts/text";
 import { bytes, clock, micros, plural } from "../text/format";
 import { visible } from "../text/safe";
+
+/** Texts of a fact that are shown. */
+const LISTED = 20;
 
 const SIDES: Record<Hop["hop"], string> = {
   gateway: "The gateway",
@@ -100,11 +104,16 @@ function list(texts: readonly string[]) {
   if (texts.length === 0) return null;
   return (
     <ul class="texts">
-      {texts.slice(0, 20).map((text) => (
+      {texts.slice(0, LISTED).map((text) => (
         <li>
           <Text>{text}</Text>
         </li>
       ))}
+      {texts.length > LISTED && (
+        <li>
+          <Rest of={texts.length} most={LISTED} />
+        </li>
+      )}
     </ul>
   );
 }
@@ -156,13 +165,14 @@ export function Decision({ judgement }: { judgement: Judgement }) {
       {judgement.readings && judgement.readings.length > 0 && (
         <p class="note">
           Readings of the path, each judged:{" "}
-          {judgement.readings.slice(0, 16).map((reading) => (
+          {judgement.readings.slice(0, LISTED).map((reading) => (
             <>
               <code>
                 <Text most={120}>{reading}</Text>
               </code>{" "}
             </>
           ))}
+          <Rest of={judgement.readings.length} most={LISTED} />
         </p>
       )}
     </div>

@@ -99,6 +99,6 @@ export function deciding(hops: readonly Hop[]): Hop | undefined {
 /** A refused attempt of an instance, after its name. */
 export function attemptWords({ kind, what, host, target }: RefusedAttempt): string {
   if (kind === "name") return `looked up ${host}`;
-  if (kind === "connection") return target ? `connected to ${target} at ${host}` : `connected to ${host}`;
+  if (kind === "connection") return `tried to connect to ${target ? `${target} at ${host}` : host}`;
   return `made the system call ${what} (${host})`;
 }

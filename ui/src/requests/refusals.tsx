@@ -1,26 +1,29 @@
 import type { Hop, RefusedAttempt } from "../api/types";
 import { Verdict } from "../parts/badge";
+import { More, useCut } from "../parts/more";
 import { Section } from "../parts/page";
 import { Name, Text } from "../parts/text";
 import { micros, plural } from "../text/format";
 import { attemptWords, inOrder } from "./hops";
 
-/** Attempts on the page at a time, of one hop. */
+/** Attempts on the page at first. */
 const SHOWN = 32;
 
 /** What the mesh refused instances while they handled the request. */
 export function Refusals({ hops }: { hops: readonly Hop[] }) {
-  const refused = inOrder(hops).filter((hop) => hop.refusals?.length);
+  const refused = inOrder(hops).flatMap((hop) =>
+    (hop.refusals ?? []).map((attempt) => ({ attempt, name: hop.target ?? "" })),
+  );
+  const { shown, hidden, more } = useCut(refused, SHOWN);
   if (refused.length === 0) return null;
   return (
     <Section title="Refused during the request">
       <ul class="refusals">
-        {refused.flatMap((hop) =>
-          (hop.refusals ?? [])
-            .slice(0, SHOWN)
-            .map((attempt) => <Refusal attempt={attempt} function={hop.target ?? ""} />),
-        )}
+        {shown.map(({ attempt, name }) => (
+          <Refusal attempt={attempt} function={name} />
+        ))}
       </ul>
+      <More hidden={hidden} onMore={more} />
     </Section>
   );
 }

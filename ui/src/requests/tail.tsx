@@ -1,6 +1,6 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Flow } from "../api/types";
-import { flows, followFlows, forgetFlows, graph, missedFlows, type NumberedFlow } from "../mesh-state";
+import { flows, followFlows, forgetFlows, graph, KEPT, missedFlows, type NumberedFlow } from "../mesh-state";
 import { Status, Verdict } from "../parts/badge";
 import { Choice, Input } from "../parts/field";
 import { View } from "../parts/page";
@@ -9,10 +9,10 @@ import { Name, Text } from "../parts/text";
 import { link, place, setQuery } from "../router";
 import { bytes, clock, micros } from "../text/format";
 import { workload } from "../text/names";
-import { type Field, filterOf, KINDS, matches, parameters, VERDICTS } from "./filter";
+import { type Field, filterOf, isRequestId, KINDS, matches, parameters, VERDICTS } from "./filter";
 import { visible } from "../text/safe";
 
-/** Rows on the page at a time. */
+/** Rows on the page at first. */
 const SHOWN = 100;
 /** Pause after the last key before the server is asked with another filter. */
 const TYPED = 400;
@@ -58,9 +58,30 @@ export function RequestsView() {
   );
   return (
     <View title="Requests" tools={tools}>
+      <OpenById />
       {missedFlows.value > 0 && <p class="note">{missedFlows.value} events were too many to show.</p>}
       <FlowTable rows={shown} />
+      {all.length >= KEPT && <p class="note">The page keeps the latest {KEPT}, and no earlier ones.</p>}
     </View>
+  );
+}
+
+/** Opens a request of which only the ID is known. */
+function OpenById() {
+  const [id, setId] = useState("");
+  const known = id.trim();
+  const isId = isRequestId(known);
+  const open = (event: Event) => {
+    event.preventDefault();
+    if (isId) location.hash = link(["requests", known]);
+  };
+  return (
+    <form class="tools by-id" onSubmit={open}>
+      <Input label="Request or trace ID" value={id} placeholder="x-request-id of the response" onInput={setId} />
+      <button type="submit" disabled={!isId}>
+        Open
+      </button>
+    </form>
   );
 }
 

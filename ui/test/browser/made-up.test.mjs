@@ -168,6 +168,42 @@ test("refused attempts of an instance are marked and told at the request", async
   });
 });
 
+test("a request is opened by its ID", async () => {
+  await shown("shop", {}, async (page) => {
+    await visit(page, "#/requests");
+    const field = page.getByRole("searchbox", { name: "Request or trace ID" });
+    const button = page.getByRole("button", { name: "Open" });
+    await field.fill("no ID, ../..");
+    assert.ok(await button.isDisabled());
+    await field.fill(" denied-1 ");
+    await field.press("Enter");
+    await page.getByRole("heading", { name: "Time line" }).waitFor();
+    assert.match(page.url(), /#\/requests\/denied-1$/);
+  });
+});
+
+test("lists that are cut end with the number of hidden rows, and show more", async () => {
+  await shown("shop", { server: { flows: 250 } }, async (page) => {
+    await visit(page, "#/requests");
+    // The requests before the page was opened are there at once.
+    const rows = page.locator("tr.flow");
+    await rows.first().waitFor();
+    assert.equal(await rows.count(), 100);
+    await page.getByText(/^1\d\d more are not shown\./).waitFor();
+    await page.getByRole("button", { name: "More" }).click();
+    await settled(async () => (await rows.count()) === 200);
+    await page.getByRole("button", { name: "More" }).click();
+    await page.getByRole("button", { name: "More" }).waitFor({ state: "detached" });
+    await visit(page, "#/changes");
+    await page.getByText("There are earlier ones.").waitFor();
+    assert.equal(await page.locator("li.change").count(), 2);
+    await page.getByRole("button", { name: "More" }).click();
+    await page.getByText("Function demo/first").waitFor();
+    assert.equal(await page.locator("li.change").count(), 3);
+    assert.equal(await page.getByRole("button", { name: "More" }).count(), 0);
+  });
+});
+
 test("an edited policy is tried against recorded requests", async () => {
   await shown("shop", {}, async (page) => {
     await visit(page, "#/requests/denied-1");
@@ -260,7 +296,7 @@ test("a page has one stream, comes back after a loss, and none while it is hidde
 });
 
 async function settled(is) {
-  for (let attempt = 0; !is(); attempt += 1) {
+  for (let attempt = 0; !(await is()); attempt += 1) {
     assert.ok(attempt < 200, `it never was: ${is}`);
     await new Promise((done) => setTimeout(done, 100));
   }

@@ -72,7 +72,6 @@ export function listings(graph, words = "") {
       },
     ],
     alerts: alerts(words),
-    changes: changes(words),
     externals: [
       {
         external: "demo/stripe",
@@ -107,9 +106,17 @@ export function alerts(words = "") {
   ];
 }
 
-function changes(words = "") {
+/** The latest changes; those before `after`: one more, and no others. */
+export function changes(words = "", after = null) {
   const diff = ` spec:\n   authorization:\n     rules:\n     - name: read-only\n-      to: [{methods: [GET, POST], paths: ["/items"]}]\n+      to: [{methods: [GET], paths: ["/items", "/items/{id}"]}]\n${words}`;
-  return [
+  const first = {
+    time: NOW() - 900_000,
+    by: "token 8c1f (deployments)",
+    revision: 3,
+    changes: [{ what: "Function demo/first", action: "added" }],
+  };
+  if (after) return { rows: after === "0000000000000041-0a" ? [first] : [], missing: [] };
+  const rows = [
     {
       time: NOW() - 90_000,
       by: "token 8c1f (deployments)",
@@ -124,6 +131,7 @@ function changes(words = "") {
       verdicts: { judged: 812, newly_denied: 4, newly_allowed: 0 },
     },
   ];
+  return { rows, missing: [], after: "0000000000000041-0a" };
 }
 
 export function replay() {

@@ -15,8 +15,8 @@ const TYPES = {
   css: "text/css; charset=utf-8",
 };
 
-/** `options.signIn`: `token` or `command`, as if there were no session. While `state.silent`, streams have no events. */
-export async function start(folder, which = "shop", { port = 0, base = "/", signIn = null } = {}) {
+/** `options.flows`: how many requests nodes keep. `options.signIn`: `token` or `command`, as if there were no session. While `state.silent`, streams have no events. */
+export async function start(folder, which = "shop", { port = 0, base = "/", signIn = null, flows: kept = 0 } = {}) {
   const words = which === "hostile" ? graphs.HOSTILE.markup + graphs.HOSTILE.bidi + graphs.HOSTILE.long : "";
   const graph = which === "large" ? graphs.large(200) : which === "hostile" ? graphs.hostile() : graphs.shop();
   const isHostile = which === "hostile";
@@ -59,6 +59,7 @@ export async function start(folder, which = "shop", { port = 0, base = "/", sign
       });
     if (question === "graph") return send(200, graph);
     if (question === "replay") return send(200, listings.replay());
+    if (question === "changes") return send(200, listings.changes(words, url.searchParams.get("after")));
     const rows = listings.listings(graph, words)[question];
     if (rows) return send(200, { rows, missing: [] });
     const [kind, ...rest] = question.split("/").map(decodeURIComponent);
@@ -97,11 +98,14 @@ export async function start(folder, which = "shop", { port = 0, base = "/", sign
       }),
       ...(words ? [] : [requests.denied()]),
     ];
+    let isFirst = true;
     const tell = () => {
       if (state.silent) return;
+      const earlier = isFirst ? Array.from({ length: kept }, () => requests.flow()) : [];
+      isFirst = false;
       if (isHostile) event("problem", { error: words });
       if (window) event("graph", { ...graph, window: Number(window) });
-      if (topics.includes("flows")) event("flows", { flows: flows(), missed: 0 });
+      if (topics.includes("flows")) event("flows", { flows: [...earlier, ...flows()], missed: 0 });
       if (topics.includes("alerts")) event("alerts", { rows: listings.alerts(words), missing: [] });
       const logs = topics.find((topic) => topic.startsWith("logs:"));
       if (logs)

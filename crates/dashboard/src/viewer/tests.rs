@@ -63,18 +63,62 @@ fn flows_are_numbered_bounded_and_counted() {
     let statuses = |batch: &FlowBatch| batch.flows.iter().map(|flow| flow.status).collect::<Vec<_>>();
     let (mut log, all) = (FlowLog::default(), FlowFilter::default());
     log.add(flows(0..300), 7, String::new());
-    let (first, position) = log.since(None, &all);
-    assert_eq!((statuses(&first), first.missed), ((100..300).collect(), 0), "the last ones");
-    let (none, same) = log.since(Some(position), &all);
+    let (first, position) = log.since(None, &all, Vec::new());
+    assert_eq!((statuses(&first), first.missed), ((0..300).collect(), 0), "all that are kept");
+    let (none, same) = log.since(Some(position), &all, Vec::new());
     assert_eq!((statuses(&none), none.missed, same), (vec![], 0, position));
     log.add(flows(300..303), 2, String::new());
-    let (next, position) = log.since(Some(position), &all);
+    let (next, position) = log.since(Some(position), &all, Vec::new());
     assert_eq!((statuses(&next), next.missed), (vec![300, 301, 302], 2));
     log.add(flows(303..303 + 1500), 0, String::new());
     assert_eq!(log.flows.len(), KEPT_FLOWS);
-    let (next, _) = log.since(Some(position), &all);
+    let (next, _) = log.since(Some(position), &all, Vec::new());
     assert_eq!((next.flows.len(), next.missed), (BATCH, 1300));
     let denied = FlowFilter { verdict: Some("deny".to_owned()), ..FlowFilter::default() };
-    let (next, _) = log.since(Some(position), &denied);
+    let (next, _) = log.since(Some(position), &denied, Vec::new());
     assert_eq!((next.flows.len(), next.missed), (0, 500));
+}
+
+/// A node that keeps many flows.
+struct Busy {
+    flows: Vec<Flow>,
+    asked: AtomicUsize,
+}
+
+#[async_trait]
+impl Source for Busy {
+    fn kind(&self) -> SourceKind {
+        SourceKind::Node
+    }
+
+    fn name(&self) -> String {
+        "the test".to_owned()
+    }
+
+    async fn exchange(&self, _: Method, path: &str, _: Bytes) -> Result<(StatusCode, Bytes), String> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let flows = if path.contains('?') { &[] } else { &self.flows[..] };
+        let answer = serde_json::json!({ "flows": flows, "missed": 0, "next": "1" });
+        Ok((StatusCode::OK, answer.to_string().into()))
+    }
+}
+
+#[tokio::test]
+async fn a_new_page_gets_the_latest_that_match_of_all_that_nodes_keep() {
+    let flow = |number: usize| Flow {
+        time: format!("2026-01-01T00:00:{number:09}Z"),
+        verdict: if number % 1000 == 0 { "deny" } else { "allow" }.to_owned(),
+        ..Flow::default()
+    };
+    let flows = (0..5 * KEPT_FLOWS).map(flow).collect();
+    let source = Arc::new(Busy { flows, asked: AtomicUsize::new(0) });
+    let viewer = Viewer::new(source.clone());
+    let (all, _) = viewer.flows(None, &FlowFilter::default()).await.unwrap();
+    assert_eq!((all.flows.len(), all.missed, source.asked.load(Ordering::Relaxed)), (KEPT_FLOWS, 0, 1));
+    let denied = FlowFilter { verdict: Some("deny".to_owned()), ..FlowFilter::default() };
+    let (first, position) = viewer.flows(None, &denied).await.unwrap();
+    let times: Vec<_> = first.flows.iter().map(|flow| flow.time.clone()).collect();
+    assert_eq!((times, first.missed), ((0..5).map(|number| flow(1000 * number).time).collect(), 0), "each once");
+    let (next, _) = viewer.flows(Some(position), &denied).await.unwrap();
+    assert_eq!((next.flows.len(), next.missed), (0, 0));
 }

@@ -116,8 +116,27 @@ pub(super) fn checked_window(window: u64) -> Result<u64, WebError> {
     is_known.then_some(window).ok_or_else(|| WebError::Bad(format!("a window is one of {WINDOWS:?} seconds")))
 }
 
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListingQuery {
+    /// Of changes: only those before the answer that had this `after`.
+    #[serde(default)]
+    after: String,
+}
+
 /// Rows of a listing.
-pub(super) async fn listing(session: Session, Path(name): Path<String>) -> Result<Json<Rows>, WebError> {
+pub(super) async fn listing(
+    session: Session,
+    Path(name): Path<String>,
+    query: Result<Query<ListingQuery>, QueryRejection>,
+) -> Result<Json<Rows>, WebError> {
+    let Query(ListingQuery { after }) = query.map_err(|rejection| WebError::Bad(rejection.body_text()))?;
+    if name == "changes" && !after.is_empty() {
+        if after.len() > LONGEST_ID || !after.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+            return Err(WebError::Bad("`after` is that of an earlier answer".to_owned()));
+        }
+        return Ok(Json(session.viewer.source.earlier_changes(&after).await?));
+    }
     let known = LISTINGS.into_iter().find(|known| *known == name);
     let known = known.ok_or_else(|| WebError::NotFound("there is no such listing".to_owned()))?;
     Ok(Json(session.viewer.rows(known).await?))
