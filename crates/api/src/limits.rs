@@ -3,7 +3,7 @@
 use crate::scaling::seconds;
 use leno_config::duration::Duration as Amount;
 use leno_model::FunctionId;
-use leno_policy::input::TargetLoad;
+use leno_policy::breaker::TargetLoad;
 use leno_policy::spec::{QuotaAlgorithm, RateLimit, Target};
 use leno_proxy::health::Ejection;
 use leno_proxy::{FunctionEntry, Node};

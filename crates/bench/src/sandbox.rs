@@ -1,7 +1,8 @@
 //! `leno-bench sandbox`: the cost of one sidecar.
 //!
-//! A *run* is the proxy's work for each request: take a sandbox, encode the input into it, run the
-//! program from its snapshot, decode and validate the output, erase everything the run wrote.
+//! A *run* is the proxy's work for a request whose decision it does not remember: take a sandbox,
+//! encode the input into it, run the program from its snapshot, decode and validate the output, erase
+//! everything the run wrote.
 
 mod extension;
 mod nine;
@@ -11,8 +12,8 @@ use crate::report::Report;
 use crate::sample::Sample;
 use anyhow::{Context, ensure};
 use leno_policy::engine::EngineKind;
-use leno_policy::input::Input;
-use leno_policy::outcome::{Outcome, Output, Verdict};
+use leno_policy::input::RequestInput;
+use leno_policy::outcome::{Output, Verdict};
 use leno_policy::spec::ProgramSpec;
 use leno_sandbox::{Engine, Image, Pool};
 use std::path::PathBuf;
@@ -70,7 +71,7 @@ fn measure(engine: &Engine, counts: &Counts, report: &mut Report) -> anyhow::Res
     let mut pool = Pool::new();
     let output = pool.run(&image, &input, DEADLINE)?;
     ensure!(
-        matches!(&output, Output::Request(Outcome::Decided(decision)) if matches!(decision.verdict, Verdict::Allow { .. })),
+        matches!(&output, Output::Decided(decision) if matches!(decision.verdict, Verdict::Allow { .. })),
         "the request is not allowed: {output:?}"
     );
 
@@ -110,11 +111,11 @@ fn load(engine: &Engine, spec: &ProgramSpec) -> anyhow::Result<Image> {
     Ok(engine.load(&leno_sandbox::encode(spec)?)?)
 }
 
-fn time_runs(pool: &mut Pool, image: &Image, input: &Input<'_>, count: usize) -> anyhow::Result<Sample> {
+fn time_runs(pool: &mut Pool, image: &Image, input: &RequestInput<'_>, count: usize) -> anyhow::Result<Sample> {
     Sample::of(count, || pool.run(image, input, DEADLINE).map(drop)).context("a run failed")
 }
 
-fn time_inits(engine: &Engine, pool: &mut Pool, input: &Input<'_>, count: usize) -> anyhow::Result<Sample> {
+fn time_inits(engine: &Engine, pool: &mut Pool, input: &RequestInput<'_>, count: usize) -> anyhow::Result<Sample> {
     let mut times = Vec::with_capacity(count);
     for index in 0..count {
         let spec = nine::program(&format!("orders/service-{index}"));

@@ -88,12 +88,6 @@ pub enum BadOutput {
         /// How many there are.
         count: usize,
     },
-    /// A trace or span ID of zeros (W3C Trace Context, 3.2.2).
-    #[error("a trace or span id of zeros")]
-    TraceContext,
-    /// A response run gave the answer of a request run, or the other way round.
-    #[error("not an answer to what was asked")]
-    WrongKind,
 }
 
 /// Checks the header edits of a program.

@@ -63,15 +63,16 @@ fn tell_hop(text: &mut String, hop: &Explanation) -> std::fmt::Result {
         if let Some(principal) = &judgement.principal {
             writeln!(text, "  user       {principal}")?;
         }
+        let engine = judgement.engine.as_deref().unwrap_or("none");
+        let runs = match judgement.runs {
+            0 if judgement.remembered => "no run: the decision on an equal request was remembered".to_owned(),
+            1 => "1 fresh run".to_owned(),
+            runs => format!("{runs} fresh runs"),
+        };
         writeln!(
             text,
-            "  sandbox    {} of {}, {} fresh run{}, {} us of {} us",
-            judgement.engine.as_deref().unwrap_or("none"),
-            judgement.function,
-            judgement.runs,
-            if judgement.runs == 1 { "" } else { "s" },
-            judgement.sandbox_us,
-            judgement.judge_us
+            "  sandbox    {engine} of {}, {runs}, {} us of {} us",
+            judgement.function, judgement.sandbox_us, judgement.judge_us
         )?;
         if judgement.as_received {
             writeln!(text, "  path       sent on as it came; each reading was judged")?;

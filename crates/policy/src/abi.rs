@@ -1,7 +1,7 @@
 //! How a program is carried into a sandbox and out of it: bytes in the
 //! [postcard](https://postcard.jamesmunns.com/wire-format) encoding.
 
-use crate::input::Input;
+use crate::input::RequestInput;
 use crate::outcome::Output;
 use crate::program::Program;
 use crate::spec::ProgramSpec;
@@ -25,17 +25,23 @@ pub fn init(blob: &[u8]) -> Result<Program, BadProgram> {
     postcard::from_bytes::<ProgramSpec>(blob).map(Program::new).map_err(BadProgram)
 }
 
-/// Runs a program once: decodes an [`Input`] and encodes an [`Output`]. Returns the length of the
+/// An encoded input without its time: equal inputs get equal decisions within the decision's
+/// [window](crate::outcome::Window).
+pub fn without_time(input: &[u8]) -> &[u8] {
+    input.get(size_of::<u64>()..).unwrap_or_default()
+}
+
+/// Runs a program once: decodes a [`RequestInput`] and encodes an [`Output`]. Returns the length of the
 /// output. The output is always valid if `output` holds some hundred bytes: an unreadable input, or
 /// an outcome that does not fit, becomes [`Output::Unreadable`].
 pub fn run(program: &Program, input: &[u8], output: &mut [u8]) -> usize {
     write(&answer(program, input), output)
 }
 
-/// The output of a program for an encoded [`Input`].
+/// The output of a program for an encoded [`RequestInput`].
 pub fn answer(program: &Program, input: &[u8]) -> Output {
-    match postcard::from_bytes::<Input<'_>>(input) {
-        Ok(input) => program.answer(&input),
+    match postcard::from_bytes::<RequestInput<'_>>(input) {
+        Ok(input) => program.judge(&input),
         Err(error) => Output::Unreadable(error.to_string()),
     }
 }

@@ -18,7 +18,7 @@ use crate::fields::FieldOverride;
 use crate::input::RequestInput;
 use crate::json::Json;
 use crate::needs::Needs;
-use crate::outcome::{Denial, HeaderEdit, MAX_KEYS, PolicyKind, SignatureWant};
+use crate::outcome::{Denial, HeaderEdit, MAX_KEYS, PolicyKind, SignatureWant, Window};
 use crate::path;
 use crate::spec::{Algorithm, Issuer, Key, ProgramSpec, TokenSource};
 use crate::token::{self, MAX_TOKEN};
@@ -68,20 +68,16 @@ impl CheckedToken<'_> {
     pub(crate) fn principal(&self) -> Option<(&str, &str)> {
         self.claims.string("sub").map(|sub| (self.issuer.issuer.as_str(), sub))
     }
-
-    /// When it expires, clock skew included, in Unix milliseconds.
-    pub(crate) fn expires_ms(&self) -> Option<u64> {
-        self.claims.date("exp").ok().flatten().map(|exp| exp.saturating_add(self.issuer.clock_skew_ms))
-    }
 }
 
 /// The one token of a request, checked; `None` if the request has no token and none is required.
-/// `payload` holds the decoded claims.
+/// `payload` holds the decoded claims. Narrows `window` to the times at which the answer is the same.
 pub(crate) fn judge<'a>(
     spec: &'a ProgramSpec,
     needs: &Needs,
     input: &RequestInput<'_>,
     payload: &'a mut Vec<u8>,
+    window: &mut Window,
 ) -> Result<Option<CheckedToken<'a>>, Denial> {
     let Some(first) = spec.authentication.first() else { return Ok(None) };
     let located = token::locate(&needs.tokens, &input.headers, input.path);
@@ -140,7 +136,7 @@ pub(crate) fn judge<'a>(
         }
         let checked = sought.as_ref().map_err(Clone::clone).and_then(|sought| {
             sought.check(issuer)?;
-            check_claims(issuer, &claims, input.now_ms).map(|()| sought)
+            check_claims(issuer, &claims, input.now_ms, window).map(|()| sought)
         });
         let sought = match checked {
             Ok(sought) => sought,
@@ -177,15 +173,15 @@ pub(crate) fn judge<'a>(
     }
 }
 
+/// The header fields by which a preflight is recognised.
+pub(crate) const PREFLIGHT: [&str; 4] = ["origin", "access-control-request-method", "authorization", "cookie"];
+
 /// A CORS preflight: a browser asks before it sends a request, and may not say for which user
 /// (Fetch standard, "CORS-preflight fetch").
 fn is_preflight(input: &RequestInput<'_>) -> bool {
     let has = |name: &str| input.headers.iter().any(|header| header.name == name);
-    input.method == "OPTIONS"
-        && has("origin")
-        && has("access-control-request-method")
-        && !has("authorization")
-        && !has("cookie")
+    let [origin, method, authorization, cookie] = PREFLIGHT;
+    input.method == "OPTIONS" && has(origin) && has(method) && !has(authorization) && !has(cookie)
 }
 
 /// Whether a signature by this algorithm may have so many characters of base64url: RSA keys have
@@ -292,16 +288,23 @@ fn algorithm(name: &str) -> Option<Algorithm> {
     })
 }
 
-fn check_claims(issuer: &Issuer, claims: &Claims<'_>, now_ms: u64) -> Result<(), Cow<'static, str>> {
+fn check_claims(
+    issuer: &Issuer,
+    claims: &Claims<'_>,
+    now_ms: u64,
+    window: &mut Window,
+) -> Result<(), Cow<'static, str>> {
     let skew = issuer.clock_skew_ms;
     let date = |name: &str| claims.date(name).map_err(|_| format!("{name}: not a date (seconds since 1970)"));
     match date("exp")? {
-        Some(exp) if exp.saturating_add(skew) <= now_ms => return Err("exp: the token has expired".into()),
+        Some(exp) if window.is_past(exp.saturating_add(skew), now_ms) => {
+            return Err("exp: the token has expired".into());
+        }
         None if issuer.require_expiration => return Err("exp: the token has none, and it is required".into()),
         _ => {}
     }
     for name in ["nbf", "iat"] {
-        if date(name)?.is_some_and(|from| from > now_ms.saturating_add(skew)) {
+        if date(name)?.is_some_and(|from| !window.is_past(from.saturating_sub(skew), now_ms)) {
             return Err(format!("{name}: the token is from the future").into());
         }
     }

@@ -15,7 +15,6 @@
 
 use crate::claims::Claims;
 use crate::fields::Fields;
-use crate::host;
 use crate::input::Peer;
 use crate::matching::{self, Clause, compare, decide};
 use crate::outcome::{Denial, PolicyKind};
@@ -151,30 +150,6 @@ fn matches(rule: &AuthorizationRule, asked: &RuleInput<'_>) -> bool {
         && rule.when.iter().all(|condition| !condition_clause(rule.action, condition, asked).fails())
 }
 
-/// Whether a source matches a peer; `None`: the answer depends on the user.
-pub(crate) fn known_to_match(source: &Source, peer: Peer<'_>) -> Option<bool> {
-    let namespace = peer.identity.and_then(host::namespace_of_identity);
-    let fields = Fields::default();
-    let asked = RuleInput {
-        peer,
-        namespace,
-        principal: None,
-        claims: None,
-        method: "",
-        host: "",
-        port: 0,
-        path: "",
-        other_paths: &[],
-        decoded_paths: &[],
-        sent_query: None,
-        fields: &fields,
-        query: None,
-    };
-    let others = SOURCE_FIELDS.iter().enumerate().filter(|(index, _)| *index != PRINCIPALS);
-    let matches = others.map(|(_, field)| field(source, &asked)).all(|clause| !clause.fails());
-    if matches && !source.request_principals.is_empty() { None } else { Some(matches) }
-}
-
 /// Whether a source matches; rate limits use it too.
 pub(crate) fn source_matches(source: &Source, asked: &RuleInput<'_>) -> bool {
     SOURCE_FIELDS.iter().all(|field| !field(source, asked).fails())
@@ -201,13 +176,12 @@ pub(crate) fn may_match(operation: &Operation, asked: &RuleInput<'_>) -> bool {
 type Field<T> = fn(&T, &RuleInput<'_>) -> Clause;
 
 /// Index of the users among the fields.
-const PRINCIPALS: usize = 2;
 
 const SOURCE_FIELDS: [Field<Source>; 5] = [
     |source, asked| compare(&source.identities, asked.peer.identity, matching::text),
     |source, asked| compare(&source.namespaces, asked.namespace, matching::text),
     |source, asked| compare(&source.request_principals, asked.principal, matching::principal),
-    |source, asked| compare(&source.addresses, Some(asked.peer.address), Cidr::contains),
+    |source, asked| compare(&source.addresses, asked.peer.address, Cidr::contains),
     |source, asked| source.labels.as_ref().map_or(Clause::Unset, |labelled| labels_clause(labelled, asked)),
 ];
 
@@ -340,14 +314,17 @@ fn source_words(source: &Source, field: usize, clause: Clause, asked: &RuleInput
             let who = asked.namespace.map(words::shown).ok_or("the peer has no namespace");
             missed("from.namespaces", who, &source.namespaces, clause, words::text)
         }
-        PRINCIPALS => {
+        2 => {
             let who = asked
                 .principal
                 .map(|_| "the token's".to_string())
                 .ok_or("the request has no verified token with a subject");
             missed("from.requestPrincipals", who, &source.request_principals, clause, words::principal)
         }
-        3 => missed("from.addresses", Ok(asked.peer.address.to_string()), &source.addresses, clause, words::cidr),
+        3 => {
+            let who = asked.peer.address.map(|address| address.to_string()).ok_or("the peer has no address");
+            missed("from.addresses", who, &source.addresses, clause, words::cidr)
+        }
         _ => {
             let selector = source.labels.as_ref().map_or("", |labelled| labelled.selector.as_str());
             match asked.peer.identity.map(words::shown) {

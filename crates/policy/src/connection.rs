@@ -78,7 +78,7 @@ mod tests {
     fn verdict(rules: Vec<AuthorizationRule>, caller: &str, port: u16) -> Result<alloc::string::String, Denial> {
         let program = ProgramSpec { authorization: rules, ..crate::testing::inbound() };
         let identity = identity(caller);
-        let peer = Peer { identity: Some(&identity), address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
+        let peer = Peer { identity: Some(&identity), address: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)) };
         judge(&program, peer, port, "").map(ToString::to_string)
     }
 

@@ -1,5 +1,5 @@
-//! Input of a program: the request head, the identities that the runtime established, and a few
-//! counters of rate limits.
+//! Input of a program: the parts of a request head that it declares, and the identities that the
+//! runtime established.
 //!
 //! Borrowed from the bytes that the runtime wrote into the sandbox; nothing is copied.
 
@@ -11,25 +11,14 @@ use serde::{Deserialize, Serialize};
 /// Largest encoded input, in bytes. The proxy's limit on heads is far below.
 pub const MAX_INPUT: usize = 64 * 1024;
 
-/// One run's input.
-#[expect(clippy::large_enum_variant, reason = "one of them exists for each run, on the stack")]
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Input<'a> {
-    /// Judge a request.
-    #[serde(borrow)]
-    Request(RequestInput<'a>),
-    /// Edit a response, for programs that need it.
-    #[serde(borrow)]
-    Response(ResponseInput<'a>),
-}
-
-/// A request head and all other data that a verdict may depend on.
+/// All that a verdict may depend on. Of the request's head it has the parts that the program
+/// declares ([`crate::needs::Needs`]), and nothing else.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RequestInput<'a> {
-    /// Milliseconds since the Unix epoch, by the runtime's clock.
+    /// Milliseconds since the Unix epoch, by the runtime's clock. It takes the first eight bytes of
+    /// the encoding ([`crate::abi::without_time`]).
+    #[serde(with = "postcard::fixint::le")]
     pub now_ms: u64,
-    /// Fresh random numbers: trace id (two), span id, sampling.
-    pub random: [u64; 4],
     /// Who opened the connection.
     #[serde(borrow)]
     pub peer: Peer<'a>,
@@ -39,28 +28,17 @@ pub struct RequestInput<'a> {
     pub port: u16,
     /// As recognised by the runtime.
     pub protocol: Protocol,
-    /// `http` or `https`, as the client saw it.
-    pub scheme: &'a str,
     /// Method, as sent.
     pub method: &'a str,
     /// Host, and port if given.
     pub authority: &'a str,
     /// Path and query, as sent.
     pub path: &'a str,
-    /// Header fields in order, names in lower case; no pseudo-headers.
+    /// The declared header fields in order, names in lower case; no pseudo-headers.
     #[serde(borrow)]
     pub headers: Vec<Header<'a>>,
     /// The key that made the one token which [`crate::token::locate`] finds in this head, if the runtime has verified that.
     pub verified: Option<KeyId>,
-    /// Counters that the runtime prefetched. The program asks for a missing one.
-    #[serde(borrow)]
-    pub quotas: Vec<QuotaEntry<'a>>,
-    /// Load of the target, without this request.
-    pub load: TargetLoad,
-    /// The one request that the calling instance is handling now, if there is just one: an
-    /// application that copies no headers still gets whole traces (outbound only).
-    #[serde(borrow)]
-    pub parent: Option<Parent<'a>>,
 }
 
 /// Who opened the connection, as established by the runtime (never by a header).
@@ -68,8 +46,8 @@ pub struct RequestInput<'a> {
 pub struct Peer<'a> {
     /// SPIFFE ID from mutual TLS, or from the runtime's own knowledge on the same node.
     pub identity: Option<&'a str>,
-    /// Address of the socket's other end.
-    pub address: IpAddr,
+    /// Address of the socket's other end; `None`: the program has not declared that it looks at it.
+    pub address: Option<IpAddr>,
 }
 
 /// One header field.
@@ -79,70 +57,4 @@ pub struct Header<'a> {
     pub name: &'a str,
     /// As sent; not necessarily UTF-8.
     pub value: &'a [u8],
-}
-
-/// One counter of a rate limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QuotaEntry<'a> {
-    /// Index into [`crate::spec::ProgramSpec::rate_limits`].
-    pub limit: u16,
-    /// The key as [`crate::quota::render_key`] makes it.
-    pub key: &'a str,
-    /// The state of the counter.
-    pub state: QuotaState,
-}
-
-/// A counter. A fresh one ([`QuotaState::default`]) is a full bucket or an unused window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QuotaState {
-    /// Token bucket: missing tokens, in thousandths. Fixed window: requests used.
-    pub used: u64,
-    /// Token bucket: time at which `used` was right. Fixed window: start of the window. Unix
-    /// milliseconds.
-    pub at_ms: u64,
-}
-
-/// Load of a target on this node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TargetLoad {
-    /// Requests in flight.
-    pub requests: u32,
-    /// Requests waiting for a connection or an instance.
-    pub pending: u32,
-    /// Open connections.
-    pub connections: u32,
-    /// Endpoints that may be used.
-    pub healthy: u32,
-    /// Endpoints that are ejected.
-    pub ejected: u32,
-}
-
-/// W3C trace context of one span.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TraceContext {
-    /// 16 bytes, not all zero.
-    pub trace_id: u128,
-    /// 8 bytes, not all zero.
-    pub span_id: u64,
-    /// The sampled flag.
-    pub sampled: bool,
-}
-
-/// The position of a request in its trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Parent<'a> {
-    /// Its span.
-    pub context: TraceContext,
-    /// Its `tracestate`, which was valid when the request was delivered; empty: none.
-    pub state: &'a str,
-}
-
-/// A response head, for programs that need a response run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ResponseInput<'a> {
-    /// Status code.
-    pub status: u16,
-    /// Header fields in order, names in lower case.
-    #[serde(borrow)]
-    pub headers: Vec<Header<'a>>,
 }

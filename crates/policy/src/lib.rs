@@ -3,8 +3,9 @@
 //! A *program* is all of one function's policies for one direction. The `config` crate compiles its
 //! description, a [`spec::ProgramSpec`], from documents; [`program::Program`] is built of it once.
 //! Judging a request is a pure function of an [`input::RequestInput`]: no clock, no I/O, no
-//! randomness. The result, an [`outcome::Outcome`], is plain data that the trusted runtime carries
-//! out.
+//! randomness, no counters. The result, an [`outcome::Output`], is plain data that the trusted
+//! runtime carries out. What depends on state is the runtime's part: counters ([`quota`]), the load
+//! of a target ([`breaker`]), spans ([`trace`]).
 //!
 //! Everything here is `no_std + alloc`, because it runs inside a micro-VM without an operating
 //! system, inside a Wasm instance, and in the host (unit tests, `leno check`), with the same
@@ -17,7 +18,7 @@ extern crate alloc;
 pub mod abi;
 mod authentication;
 mod authorization;
-mod breaker;
+pub mod breaker;
 mod claims;
 pub mod clauses;
 pub mod connection;
@@ -35,7 +36,7 @@ mod query;
 pub mod quota;
 pub mod regex;
 pub mod reserved;
-mod sidecar;
+pub mod sidecar;
 pub mod spec;
 #[cfg(test)]
 mod testing;

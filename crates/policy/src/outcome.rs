@@ -1,7 +1,6 @@
 //! Output of a program: a verdict with the rule that decided, edits, counters to take from, and
 //! plans. It is plain data: output of a sandbox is untrusted until the runtime has validated it.
 
-use crate::input::TraceContext;
 use crate::spec::{Algorithm, KeyId};
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -24,32 +23,13 @@ pub const MAX_PRINCIPAL: usize = 1024;
 #[expect(clippy::large_enum_variant, reason = "one of them exists for each run, on the stack")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Output {
-    /// Of a request run.
-    Request(Outcome),
-    /// Of a response run: edits to the response.
-    Response(Vec<HeaderEdit>),
-    /// The program could not read its input; the request is denied with this explanation.
-    Unreadable(String),
-}
-
-/// Result of a request run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Outcome {
     /// The request is judged.
     Decided(Decision),
-    /// The program needs more before it can decide; the runtime supplies it and runs a fresh sandbox again.
-    Wants(Wants),
-}
-
-/// Data that the runtime should supply.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Wants {
-    /// A signature to verify. If it does not verify, the runtime denies with [`SignatureWant::denial`].
-    pub signature: Option<SignatureWant>,
-    /// Counters to read: (index into `rate_limits`, key).
-    pub quotas: Vec<(u16, String)>,
-    /// As [`Plan::trace`], should the runtime deny the request itself.
-    pub trace: Option<TracePlan>,
+    /// The program can decide only on a verified token. The runtime verifies the signature and runs
+    /// a fresh sandbox again; if the signature is wrong, it denies with [`SignatureWant::denial`].
+    Unverified(SignatureWant),
+    /// The program could not read its input; the request is denied with this explanation.
+    Unreadable(String),
 }
 
 /// Most keys that may have made a token: the runtime tries so many, one after the other.
@@ -69,7 +49,8 @@ pub struct SignatureWant {
     pub failure: Vec<Take>,
 }
 
-/// A judged request.
+/// A judged request. The runtime adds what depends on state: it takes from counters, checks the
+/// circuit breaker of the target, and makes the span.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
     /// Allowed or denied, and by what.
@@ -78,23 +59,56 @@ pub struct Decision {
     pub path: Option<String>,
     /// Edits to the forwarded request.
     pub request_edits: Vec<HeaderEdit>,
-    /// Edits to the response that the client gets (rate-limit headers, …), also to a denial.
-    pub response_edits: Vec<HeaderEdit>,
-    /// Counters to take from; of a refused request, the counters of failures. The runtime's
-    /// counters have the last word.
+    /// Counters to take from; of a refused request, the counters of failures. If one of them is
+    /// exhausted, the request is refused.
     pub takes: Vec<Take>,
     /// `<iss>/<sub>` of the verified token, for logs.
     pub principal: Option<String>,
-    /// Values of the claims that [`crate::needs::Needs::claims`] lists, from the accepted token:
-    /// lets the runtime foresee counter keys when it sees the same token again.
-    pub facts: Vec<Option<String>>,
     /// The verdict if audited rules were in force, where it differs.
     pub audit: Option<Verdict>,
-    /// When the accepted token expires, clock skew included, in Unix milliseconds: streams that are
-    /// still open then are judged again. `None`: no token was accepted, or it does not expire.
-    pub until_ms: Option<u64>,
-    /// Actions for the runtime.
-    pub plan: Plan,
+    /// The time during which the same request gets the same decision. Open streams are judged again
+    /// when it is over.
+    pub window: Window,
+    /// The target whose time limit, retries (policy 8) and circuit breaker (policy 9) apply: an
+    /// index into [`crate::spec::ProgramSpec::targets`]. `None`: the request is refused.
+    pub target: Option<u16>,
+    /// Authorizers to ask before the request is forwarded: indices into [`crate::spec::ProgramSpec::authorizers`], in order.
+    pub asks: Vec<u16>,
+}
+
+/// A span of time, in Unix milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    /// Its first millisecond.
+    pub from_ms: u64,
+    /// The first millisecond after it; [`u64::MAX`]: it does not end.
+    pub until_ms: u64,
+}
+
+impl Window {
+    /// All times.
+    pub const ALWAYS: Self = Self { from_ms: 0, until_ms: u64::MAX };
+
+    /// Whether `now_ms` is at `boundary_ms` or after it. The window ends at the boundary, or begins
+    /// there.
+    pub(crate) fn is_past(&mut self, boundary_ms: u64, now_ms: u64) -> bool {
+        let past = now_ms >= boundary_ms;
+        match past {
+            true => self.from_ms = self.from_ms.max(boundary_ms),
+            false => self.until_ms = self.until_ms.min(boundary_ms),
+        }
+        past
+    }
+
+    /// Whether `now_ms` is in the window.
+    pub fn contains(&self, now_ms: u64) -> bool {
+        (self.from_ms..self.until_ms).contains(&now_ms)
+    }
+
+    /// Its end; `None`: it does not end.
+    pub fn end_ms(&self) -> Option<u64> {
+        (self.until_ms != u64::MAX).then_some(self.until_ms)
+    }
 }
 
 /// The verdict.
@@ -177,33 +191,10 @@ pub struct Take {
     pub cost: u32,
 }
 
-/// Actions of the runtime for an allowed request (and, for tracing, a denied one). Settings that
-/// are the same for every request (time limits, retries, breakers, logging) are in the program's
-/// description, which the runtime has; the plan says which of them apply.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
-    /// The target whose time limit, retries (policy 8) and circuit breaker (policy 9) apply: an
-    /// index into [`crate::spec::ProgramSpec::targets`]. `None`: the request is refused.
-    pub target: Option<u16>,
-    /// Policy 5; `None`: tracing is off.
-    pub trace: Option<TracePlan>,
-    /// Authorizers to ask before the request is forwarded: indices into [`crate::spec::ProgramSpec::authorizers`], in order.
-    pub asks: Vec<u16>,
-}
-
-/// The span of this exchange.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TracePlan {
-    /// This hop's span.
-    pub context: TraceContext,
-    /// Its parent, if any.
-    pub parent_span: Option<u64>,
-}
-
 /// Why a run ends before the request is allowed.
 pub(crate) enum Stop {
     Denied(Denial),
-    Wants(Box<Wants>),
+    Unverified(Box<SignatureWant>),
 }
 
 impl From<Denial> for Stop {

@@ -2,14 +2,12 @@
 
 use crate::authentication::{self, CheckedToken};
 use crate::authorization::{self, RuleInput, Rules};
-use crate::breaker;
 use crate::fields::Fields;
 use crate::host;
-use crate::input::{Header, Input, RequestInput, ResponseInput};
+use crate::input::{Header, RequestInput};
 use crate::needs::Needs;
 use crate::outcome::{
-    Decision, Denial, HeaderEdit, MAX_CLAUSE, MAX_PRINCIPAL, Outcome, Output, Plan, PolicyKind, Stop, Take, Verdict,
-    Wants,
+    Decision, Denial, HeaderEdit, MAX_CLAUSE, MAX_PRINCIPAL, Output, PolicyKind, Stop, Take, Verdict, Window,
 };
 use crate::path::{self, Ambiguous, Readings};
 use crate::query::Query;
@@ -17,7 +15,7 @@ use crate::quota;
 use crate::reserved;
 use crate::sidecar;
 use crate::spec::{Counts, Direction, ProgramSpec, Target};
-use crate::{trace, words};
+use crate::words;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -33,19 +31,16 @@ pub struct Program {
     audits: bool,
 }
 
-/// Intermediate results of a request run.
-#[derive(Default)]
+/// Intermediate results of a run.
 struct Findings {
     path: Option<String>,
     request_edits: Vec<HeaderEdit>,
-    response_edits: Vec<HeaderEdit>,
     takes: Vec<Take>,
     /// Counters that a request takes from if authentication refuses it.
     failure: Vec<Take>,
     principal: Option<String>,
-    facts: Vec<Option<String>>,
     audit: Option<Verdict>,
-    until_ms: Option<u64>,
+    window: Window,
     asks: Vec<u16>,
 }
 
@@ -72,9 +67,7 @@ impl Program {
             && authorization::is_constant(&spec.authorization)
             && spec.rate_limits.is_empty()
             && spec.authorizers.is_empty()
-            && !spec.tracing.enabled
             && sidecar::is_unrestricted(&spec.sidecar)
-            && spec.targets.iter().all(|target| target.breaker.is_none())
     }
 
     /// The data that it needs with each request.
@@ -82,54 +75,42 @@ impl Program {
         &self.needs
     }
 
-    /// Judges a request, or edits a response.
-    pub fn answer(&self, input: &Input<'_>) -> Output {
-        match input {
-            Input::Request(request) => Output::Request(self.judge(request)),
-            Input::Response(response) => Output::Response(self.respond(response)),
-        }
-    }
-
     /// Judges a request.
-    pub fn judge(&self, input: &RequestInput<'_>) -> Outcome {
-        let mut findings = Findings::default();
-        let traced = trace::plan(&self.spec.tracing, input, &mut findings.request_edits);
+    pub fn judge(&self, input: &RequestInput<'_>) -> Output {
+        let mut findings = Findings {
+            path: None,
+            request_edits: Vec::new(),
+            takes: Vec::new(),
+            failure: Vec::new(),
+            principal: None,
+            audit: None,
+            window: Window::ALWAYS,
+            asks: Vec::new(),
+        };
         let verdict = match self.allow(input, &mut findings) {
             Ok(rule) => Verdict::Allow { rule },
             Err(Stop::Denied(mut denial)) => {
                 words::cut(&mut denial.clause, MAX_CLAUSE);
                 Verdict::Deny(denial)
             }
-            Err(Stop::Wants(wants)) => return Outcome::Wants(Wants { trace: traced, ..*wants }),
+            Err(Stop::Unverified(signature)) => return Output::Unverified(*signature),
         };
         let target = matches!(verdict, Verdict::Allow { .. }).then(|| self.target(input)).flatten();
         if target.is_none() {
-            // A refused request is not forwarded, and takes only from counters of refused requests.
+            // A refused request takes only from counters of refused requests.
             findings.takes = findings.failure;
-            findings.request_edits.clear();
-            findings.asks.clear();
         }
-        Outcome::Decided(Decision {
+        Output::Decided(Decision {
             verdict,
             path: findings.path,
             request_edits: findings.request_edits,
-            response_edits: findings.response_edits,
             takes: findings.takes,
             principal: findings.principal,
-            facts: findings.facts,
             audit: findings.audit,
-            until_ms: findings.until_ms,
-            plan: Plan {
-                target: target.and_then(|(index, _)| u16::try_from(index).ok()),
-                trace: traced,
-                asks: findings.asks,
-            },
+            window: findings.window,
+            target: target.and_then(|(index, _)| u16::try_from(index).ok()),
+            asks: findings.asks,
         })
-    }
-
-    /// Edits to a response.
-    pub fn respond(&self, input: &ResponseInput<'_>) -> Vec<HeaderEdit> {
-        sidecar::response_edits(&self.spec.sidecar, input)
     }
 
     /// Applies the policies in order; the first that objects ends the run. Returns the name of the
@@ -140,11 +121,12 @@ impl Program {
         let readings = readings.map_err(|ambiguous| bad_request(ambiguous.words()))?;
         let host = host::of_authority(input.authority).ok_or_else(|| bad_request("the host is not valid"))?;
         let query = self.query(input).map_err(|ambiguous| bad_request(ambiguous.words()))?;
-        let (_, target) = target.ok_or_else(|| self.not_a_callee(input))?;
+        let target = target.map(|(_, target)| target).ok_or_else(|| self.not_a_callee(input))?;
         sidecar::check(&self.spec.sidecar, input)?;
 
         let mut payload = Vec::new();
-        let token = match authentication::judge(&self.spec, &self.needs, input, &mut payload) {
+        let judged = authentication::judge(&self.spec, &self.needs, input, &mut payload, &mut findings.window);
+        let token = match judged {
             Ok(token) => token,
             Err(denial) => {
                 findings.failure = self.failure(&denial, input, &host, &readings);
@@ -175,17 +157,10 @@ impl Program {
         };
         if let Some(mut signature) = token.as_ref().and_then(|token| token.unverified.clone()) {
             signature.failure = self.failure(&signature.denial, input, &host, &readings);
-            // The counters will be needed next; asking for both at once saves a run. No decision
-            // rests on these claims yet.
-            let quotas = quota::missing(&self.spec, input, &asked);
-            return Err(Stop::Wants(Box::new(Wants { signature: Some(signature), quotas, ..Wants::default() })));
+            return Err(Stop::Unverified(Box::new(signature)));
         }
         let rule = self.authorize(&asked, findings)?;
-        let exhausted = quota::judge(&self.spec, input, &asked, &mut findings.takes, &mut findings.response_edits)?;
-        if findings.audit.is_none() {
-            findings.audit = exhausted.map(Verdict::Deny);
-        }
-        breaker::check(target, input)?;
+        findings.takes = quota::takes(&self.spec, &asked);
         let asks = (0..).zip(&self.spec.authorizers);
         let asks = asks.filter(|(_, authorizer)| authorization::may_be_one_of(&authorizer.only, &asked));
         findings.asks.extend(asks.map(|(index, _): (u16, _)| index));
@@ -266,11 +241,6 @@ impl Program {
         }));
         sidecar::request_edits(&self.spec.sidecar, edits);
         remove_twins(&input.headers, edits);
-        if let Some(token) = token {
-            findings.until_ms = token.expires_ms();
-            let facts = self.needs.claims.iter().map(|path| token.claims.text(path).map(ToString::to_string));
-            findings.facts = facts.collect();
-        }
         findings.path = changed(input.path, path, query.as_deref());
     }
 

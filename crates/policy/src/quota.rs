@@ -1,18 +1,27 @@
-//! Policy 4: rate limits. Only this module has the arithmetic of counters: programs decide by it,
-//! and the runtime's counters, which have the last word, commit by it.
+//! Policy 4: rate limits. A program names the counters that count a request. The runtime keeps the
+//! counters, and decides by the arithmetic of this module.
 
-use crate::authorization::{self, RuleInput, known_to_match, source_matches};
-use crate::input::{Peer, QuotaEntry, QuotaState, RequestInput};
-use crate::outcome::{Denial, HeaderEdit, MAX_OUTPUT, MAX_TAKES, PolicyKind, Stop, Take, Wants};
+use crate::authorization::{self, RuleInput, source_matches};
+use crate::outcome::{Denial, HeaderEdit, MAX_OUTPUT, MAX_TAKES, PolicyKind, Take};
 use crate::path::Readings;
 use crate::spec::{ClaimPath, Counts, KeyPart, ProgramSpec, QuotaAlgorithm, RateLimit};
 use alloc::borrow::Cow;
-use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
+use serde::{Deserialize, Serialize};
+
+/// A counter. A fresh one ([`QuotaState::default`]) is a full bucket or an unused window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuotaState {
+    /// Token bucket: missing tokens, in thousandths. Fixed window: requests used.
+    pub used: u64,
+    /// Token bucket: time at which `used` was right. Fixed window: start of the window. Unix
+    /// milliseconds.
+    pub at_ms: u64,
+}
 
 /// The result of taking from a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,12 +129,12 @@ fn fixed_window(requests: u32, period_ms: u64, state: QuotaState, now_ms: u64, c
     }
 }
 
-/// The parts of a counter's key; the runtime fills it in to foresee keys.
+/// The parts of a counter's key.
 pub struct Subject<'a> {
     /// SPIFFE ID of the peer.
     pub identity: Option<&'a str>,
     /// Address of the peer.
-    pub address: IpAddr,
+    pub address: Option<IpAddr>,
     /// As sent.
     pub method: &'a str,
     /// Normalised, without query.
@@ -148,7 +157,10 @@ pub fn render_key(parts: &[KeyPart], subject: &Subject<'_>) -> String {
             KeyPart::Header(name) => push_bytes(&mut key, (subject.header)(name)),
             KeyPart::Path => push_text(&mut key, Some(subject.path)),
             KeyPart::Method => push_text(&mut key, Some(subject.method)),
-            KeyPart::Address => push_text(&mut key, Some(&client_network(subject.address).to_string())),
+            KeyPart::Address => {
+                let network = subject.address.map(|address| client_network(address).to_string());
+                push_text(&mut key, network.as_deref());
+            }
         }
     }
     key
@@ -207,62 +219,18 @@ fn push_text(key: &mut String, value: Option<&str>) {
     }
 }
 
-/// Judges all limits that count this request. On success `takes` holds the counters to take from,
-/// and `edits` the headers for the client. Returns the denial of an exhausted limit that is
-/// audited.
-pub(crate) fn judge(
-    spec: &ProgramSpec,
-    input: &RequestInput<'_>,
-    asked: &RuleInput<'_>,
-    takes: &mut Vec<Take>,
-    edits: &mut Vec<HeaderEdit>,
-) -> Result<Option<Denial>, Stop> {
-    let mut wants = Vec::new();
-    let mut tightest: Option<TakeResult> = None;
-    let mut refused: Option<(TakeResult, &str)> = None;
-    let mut audited = None;
-    for (index, limit, key) in counted(spec, asked, Counts::Requests) {
-        let Some(entry) = entry(input, index, &key) else {
-            wants.push((index, key));
-            continue;
-        };
-        let taken = take(&limit.algorithm, entry.state, input.now_ms, 1);
-        if limit.audit && !taken.allowed {
-            audited.get_or_insert_with(|| exhausted(&limit.name, &taken));
-            continue;
-        }
-        if tightest.is_none_or(|other| taken.remaining < other.remaining) {
-            tightest = Some(taken);
-        }
-        if !taken.allowed && refused.is_none_or(|(other, _)| taken.retry_after_ms > other.retry_after_ms) {
-            refused = Some((taken, &limit.name));
-        }
-        takes.push(Take { limit: index, key, cost: 1 });
-    }
-    if !wants.is_empty() {
-        return Err(Stop::Wants(Box::new(Wants { quotas: wants, ..Wants::default() })));
-    }
-    if let Some(taken) = refused.map(|(taken, _)| taken).or(tightest) {
-        edits.extend(limit_headers(&taken));
-    }
-    match refused {
-        Some((taken, name)) => Err(exhausted(name, &taken).into()),
-        None => Ok(audited),
-    }
+/// The counters from which a request takes that nothing else refuses.
+pub(crate) fn takes(spec: &ProgramSpec, asked: &RuleInput<'_>) -> Vec<Take> {
+    takes_of(spec, asked, Counts::Requests)
 }
 
-/// The counters of this request that the runtime did not prefetch.
-pub(crate) fn missing(spec: &ProgramSpec, input: &RequestInput<'_>, asked: &RuleInput<'_>) -> Vec<(u16, String)> {
-    let counted = counted(spec, asked, Counts::Requests);
-    let missing = counted.filter(|(index, _, key)| entry(input, *index, key).is_none());
-    missing.map(|(index, _, key)| (index, key)).collect()
-}
-
-/// The counters that a request takes from if authentication refuses it. The program does not read
-/// how much is left: the runtime's counters decide.
+/// The counters from which a request takes that authentication refuses.
 pub(crate) fn failure(spec: &ProgramSpec, asked: &RuleInput<'_>) -> Vec<Take> {
-    let counted = counted(spec, asked, Counts::AuthenticationFailures);
-    counted.map(|(limit, _, key)| Take { limit, key, cost: 1 }).collect()
+    takes_of(spec, asked, Counts::AuthenticationFailures)
+}
+
+fn takes_of(spec: &ProgramSpec, asked: &RuleInput<'_>, what: Counts) -> Vec<Take> {
+    counted(spec, asked, what).map(|(limit, _, key)| Take { limit, key, cost: 1 }).collect()
 }
 
 /// The limits that count this request, with their keys. A limit for certain paths counts a path if
@@ -314,13 +282,6 @@ fn is_of(limit: &RateLimit, asked: &RuleInput<'_>) -> bool {
         && !limit.except.iter().any(|source| source_matches(source, asked))
 }
 
-/// Whether the limit may be for this caller, as far as known before the program has run: lets the
-/// runtime leave out the counters of other callers.
-pub fn may_be_of(limit: &RateLimit, peer: Peer<'_>) -> bool {
-    (limit.from.is_empty() || limit.from.iter().any(|source| known_to_match(source, peer) != Some(false)))
-        && !limit.except.iter().any(|source| known_to_match(source, peer) == Some(true))
-}
-
 fn key(parts: &[KeyPart], asked: &RuleInput<'_>, path: &str) -> String {
     let subject = Subject {
         identity: asked.peer.identity,
@@ -333,8 +294,9 @@ fn key(parts: &[KeyPart], asked: &RuleInput<'_>, path: &str) -> String {
     render_key(parts, &subject)
 }
 
-fn entry<'i>(input: &'i RequestInput<'_>, index: u16, key: &str) -> Option<&'i QuotaEntry<'i>> {
-    input.quotas.iter().find(|entry| entry.limit == index && entry.key == key)
+/// Of several counters that a request took from, the one that has least left.
+pub fn tightest(taken: impl Iterator<Item = TakeResult>) -> Option<TakeResult> {
+    taken.min_by_key(|taken| taken.remaining)
 }
 
 /// `RateLimit-*` fields of draft-ietf-httpapi-ratelimit-headers-03; the reset is in seconds, rounded up.

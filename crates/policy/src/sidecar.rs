@@ -1,16 +1,16 @@
 //! Policy 2: which ports and protocols a sidecar serves, and which header fields it edits.
 
-use crate::input::{RequestInput, ResponseInput};
+use crate::input::RequestInput;
 use crate::outcome::{Denial, HeaderEdit, PolicyKind};
 use crate::spec::{HeaderRule, Protocol, Sidecar};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-/// Whether it serves every port and protocol, and edits nothing.
+/// Whether it serves every port and protocol, and edits no request.
 pub(crate) fn is_unrestricted(sidecar: &Sidecar) -> bool {
-    let Sidecar { name: _, ports, protocols, request_headers, response_headers } = sidecar;
-    ports.is_empty() && protocols.is_empty() && request_headers.is_empty() && response_headers.is_empty()
+    let Sidecar { name: _, ports, protocols, request_headers, response_headers: _, judge_each_request: _ } = sidecar;
+    ports.is_empty() && protocols.is_empty() && request_headers.is_empty()
 }
 
 /// Refuses ports and protocols that are not served.
@@ -40,10 +40,9 @@ pub(crate) fn request_edits(sidecar: &Sidecar, edits: &mut Vec<HeaderEdit>) {
 }
 
 /// Edits to a response, by its status.
-pub(crate) fn response_edits(sidecar: &Sidecar, input: &ResponseInput<'_>) -> Vec<HeaderEdit> {
-    let applies = |ranges: &[(u16, u16)]| {
-        ranges.is_empty() || ranges.iter().any(|(low, high)| (*low..=*high).contains(&input.status))
-    };
+pub fn response_edits(sidecar: &Sidecar, status: u16) -> Vec<HeaderEdit> {
+    let applies =
+        |ranges: &[(u16, u16)]| ranges.is_empty() || ranges.iter().any(|(low, high)| (*low..=*high).contains(&status));
     sidecar
         .response_headers
         .iter()

@@ -93,8 +93,10 @@ pub struct Sidecar {
     pub protocols: Vec<Protocol>,
     /// Edits to every forwarded request.
     pub request_headers: Vec<HeaderRule>,
-    /// Edits to every response, possibly depending on its status. Not empty: the program needs a response run.
+    /// Edits to every response, possibly depending on its status.
     pub response_headers: Vec<ResponseHeaderRule>,
+    /// Each request is judged by a run of the program: no decision is remembered.
+    pub judge_each_request: bool,
 }
 
 /// An application protocol as the runtime recognised it.

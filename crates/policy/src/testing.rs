@@ -1,8 +1,8 @@
 //! Fixtures that the tests of several modules share: a program without policies, and a plain
 //! request.
 
-use crate::input::{Header, Peer, RequestInput, TargetLoad};
-use crate::outcome::{Decision, Denial, Outcome, Verdict};
+use crate::input::{Header, Peer, RequestInput};
+use crate::outcome::{Decision, Denial, Output, Verdict};
 use crate::program::Program;
 use crate::spec::{
     AccessLog, Action, Algorithm, AuthorizationRule, Direction, Issuer, Key, KeyId, ProgramSpec, Protocol, Sidecar,
@@ -21,20 +21,15 @@ pub(crate) const NOW_MS: u64 = 1_700_000_000_000;
 pub(crate) fn request() -> RequestInput<'static> {
     RequestInput {
         now_ms: NOW_MS,
-        random: [1, 2, 3, 4],
-        peer: Peer { identity: None, address: IpAddr::V4(Ipv4Addr::LOCALHOST) },
+        peer: Peer { identity: None, address: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)) },
         target: "shop/orders",
         port: 80,
         protocol: Protocol::Http1,
-        scheme: "http",
         method: "GET",
         authority: "shop.example",
         path: "/",
         headers: Vec::new(),
         verified: None,
-        quotas: Vec::new(),
-        load: TargetLoad::default(),
-        parent: None,
     }
 }
 
@@ -116,8 +111,8 @@ pub(crate) fn header<'a>(name: &'a str, value: &'a str) -> Header<'a> {
 
 pub(crate) fn decide(spec: ProgramSpec, input: &RequestInput<'_>) -> Decision {
     match Program::new(spec).judge(input) {
-        Outcome::Decided(decision) => decision,
-        Outcome::Wants(wants) => panic!("{wants:?}"),
+        Output::Decided(decision) => decision,
+        other => panic!("{other:?}"),
     }
 }
 

@@ -1,14 +1,46 @@
 //! Policy 5: trace context. Reads the W3C recommendation (Trace Context, level 1 and 2) and B3;
 //! writes W3C.
 
-use crate::input::{Header, RequestInput, TraceContext};
-use crate::outcome::{HeaderEdit, TracePlan};
+use crate::input::Header;
+use crate::outcome::HeaderEdit;
+use crate::reserved;
 use crate::spec::Tracing;
 use alloc::string::{String, ToString};
+use alloc::vec;
 use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
 
 /// Most members of a `tracestate` (3.3.1.1).
 const MAX_MEMBERS: usize = 32;
+
+/// W3C trace context of one span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceContext {
+    /// 16 bytes, not all zero.
+    pub trace_id: u128,
+    /// 8 bytes, not all zero.
+    pub span_id: u64,
+    /// The sampled flag.
+    pub sampled: bool,
+}
+
+/// The position of a request in its trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parent<'a> {
+    /// Its span.
+    pub context: TraceContext,
+    /// Its `tracestate`, which was valid when the request was delivered; empty: none.
+    pub state: &'a str,
+}
+
+/// The span of one exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TracePlan {
+    /// This hop's span.
+    pub context: TraceContext,
+    /// Its parent, if any.
+    pub parent_span: Option<u64>,
+}
 
 /// The span of this hop, and the edits that pass it on. `None`: tracing is off, and headers pass
 /// through.
@@ -16,47 +48,95 @@ const MAX_MEMBERS: usize = 32;
 /// The parent is the caller's `traceparent`, else its B3 fields, else the span that the runtime
 /// knows of. An existing trace keeps its sampling decision; `tracestate` goes only with the
 /// `traceparent` or the known span that it came with.
-pub fn plan(tracing: &Tracing, input: &RequestInput<'_>, edits: &mut Vec<HeaderEdit>) -> Option<TracePlan> {
+///
+/// `headers` are the fields of the request. `random` are fresh random numbers: trace ID (two), span ID, sampling. `known` is the one request
+/// that the calling instance is handling now, if there is just one: an application that copies no
+/// headers still gets whole traces.
+pub fn plan<'h, I: Iterator<Item = Header<'h>>>(
+    tracing: &Tracing,
+    headers: impl Fn() -> I,
+    random: [u64; 4],
+    known: Option<Parent<'_>>,
+) -> Option<(TracePlan, Vec<HeaderEdit>)> {
     if !tracing.enabled {
         return None;
     }
-    let traceparent = w3c(&input.headers);
+    let mut fields = TraceFields::default();
+    headers().for_each(|header| fields.add(header));
+    let traceparent = fields.traceparent.only().and_then(parse);
     let asked = traceparent
         .map(Caller::from)
-        .or_else(|| tracing.accept_b3.then(|| b3(&input.headers)).flatten())
+        .or_else(|| (tracing.accept_b3 && fields.b3).then(|| b3(&headers)).flatten())
         .unwrap_or_default();
     // The span that the runtime knows stands in for a caller that names no span.
-    let stand_in = input.parent.filter(|_| asked.span.is_none());
+    let stand_in = known.filter(|_| asked.span.is_none());
     let known = stand_in.map(|parent| Caller::from(parent.context)).unwrap_or_default();
     let parent = asked.span.or(known.span);
-    let fresh = (u128::from(input.random[0]) << 64) | u128::from(input.random[1]);
+    let fresh = (u128::from(random[0]) << 64) | u128::from(random[1]);
     let context = TraceContext {
         trace_id: parent.map_or(fresh.max(1), |(trace_id, _)| trace_id),
-        span_id: input.random[2].max(1),
-        sampled: asked
-            .sampled
-            .or(known.sampled)
-            .unwrap_or(input.random[3] % 10_000 < u64::from(tracing.sampling_per_10k)),
+        span_id: random[2].max(1),
+        sampled: asked.sampled.or(known.sampled).unwrap_or(random[3] % 10_000 < u64::from(tracing.sampling_per_10k)),
     };
-    edits.push(HeaderEdit::Set("traceparent".to_string(), format(context)));
+    let mut edits = vec![HeaderEdit::Set("traceparent".to_string(), format(context))];
     let state = match traceparent {
-        Some(_) => tracestate(&input.headers),
+        Some(_) if fields.tracestate => tracestate(headers()),
+        Some(_) => None,
         None => stand_in.filter(|parent| !parent.state.is_empty()).map(|parent| parent.state.to_string()),
     };
     match state {
         Some(state) => edits.push(HeaderEdit::Set("tracestate".to_string(), state)),
-        None if input.headers.iter().any(|header| header.name == "tracestate") => {
-            edits.push(HeaderEdit::Remove("tracestate".to_string()));
-        }
+        None if fields.tracestate => edits.push(HeaderEdit::Remove("tracestate".to_string())),
         None => {}
     }
-    // B3 fields would now contradict the traceparent.
-    for header in &input.headers {
-        if header.name == "b3" || header.name.starts_with("x-b3-") {
-            edits.push(HeaderEdit::Remove(header.name.to_string()));
+    if fields.b3 {
+        // B3 fields would now contradict the traceparent.
+        let fields = headers().filter(|header| is_b3(header.name));
+        edits.extend(fields.map(|header| HeaderEdit::Remove(header.name.to_string())));
+    }
+    Some((TracePlan { context, parent_span: parent.map(|(_, span_id)| span_id) }, edits))
+}
+
+/// The fields of a request that are about traces, found in one pass.
+#[derive(Default)]
+struct TraceFields<'h> {
+    traceparent: Values<'h>,
+    tracestate: bool,
+    b3: bool,
+}
+
+impl<'h> TraceFields<'h> {
+    fn add(&mut self, header: Header<'h>) {
+        match header.name {
+            "traceparent" => self.traceparent.add(header.value),
+            "tracestate" => self.tracestate = true,
+            name => self.b3 |= is_b3(name),
         }
     }
-    Some(TracePlan { context, parent_span: parent.map(|(_, span_id)| span_id) })
+}
+
+/// A B3 field, or one that a function may take for it.
+fn is_b3(name: &str) -> bool {
+    name == "b3" || name.get(..5).is_some_and(|start| reserved::is_same(start.as_bytes(), b"x-b3-"))
+}
+
+/// The values of a field.
+#[derive(Clone, Copy, Default)]
+struct Values<'h> {
+    first: Option<&'h [u8]>,
+    several: bool,
+}
+
+impl<'h> Values<'h> {
+    fn add(&mut self, value: &'h [u8]) {
+        self.several |= self.first.is_some();
+        self.first.get_or_insert(value);
+    }
+
+    /// The value, if there is just one.
+    fn only(self) -> Option<&'h [u8]> {
+        self.first.filter(|_| !self.several)
+    }
 }
 
 /// `00-<trace id>-<span id>-<flags>`
@@ -94,11 +174,6 @@ impl From<TraceContext> for Caller {
     }
 }
 
-/// A `traceparent`, if there is exactly one field and it is valid.
-fn w3c(headers: &[Header<'_>]) -> Option<TraceContext> {
-    parse(only(headers, "traceparent")?)
-}
-
 /// Reads a `traceparent` (3.2). A later version is read by what version 00 defines of it.
 pub fn parse(value: &[u8]) -> Option<TraceContext> {
     let value = core::str::from_utf8(value).ok()?.trim_matches([' ', '\t']);
@@ -129,9 +204,9 @@ fn hex(text: &str, digits: usize) -> Option<u128> {
 }
 
 /// All `tracestate` fields as one, if together they are valid (3.3); an invalid one is dropped as a whole.
-fn tracestate(headers: &[Header<'_>]) -> Option<String> {
+fn tracestate<'h>(headers: impl Iterator<Item = Header<'h>>) -> Option<String> {
     let mut members: Vec<&str> = Vec::new();
-    for header in headers.iter().filter(|header| header.name == "tracestate") {
+    for header in headers.filter(|header| header.name == "tracestate") {
         for member in core::str::from_utf8(header.value).ok()?.split(',') {
             let member = member.trim_matches([' ', '\t']);
             if member.is_empty() {
@@ -166,11 +241,16 @@ fn is_value(value: &str) -> bool {
 }
 
 /// B3, as one field or as several. Invalid identifiers are ignored.
-fn b3(headers: &[Header<'_>]) -> Option<Caller> {
-    if let Some(single) = only(headers, "b3") {
+fn b3<'h, I: Iterator<Item = Header<'h>>>(headers: impl Fn() -> I) -> Option<Caller> {
+    let only = |name| {
+        let mut values = Values::default();
+        headers().filter(|header| header.name == name).for_each(|header| values.add(header.value));
+        values.only()
+    };
+    if let Some(single) = only("b3") {
         return b3_single(core::str::from_utf8(single).ok()?);
     }
-    let text = |name| only(headers, name).and_then(|value| core::str::from_utf8(value).ok());
+    let text = |name| only(name).and_then(|value| core::str::from_utf8(value).ok());
     let debug = text("x-b3-flags") == Some("1");
     let sampled = if debug { Some(true) } else { text("x-b3-sampled").and_then(b3_sampled) };
     let span = text("x-b3-traceid").zip(text("x-b3-spanid")).and_then(|(trace_id, span_id)| b3_span(trace_id, span_id));
@@ -200,13 +280,6 @@ fn b3_sampled(text: &str) -> Option<bool> {
         "0" | "false" => Some(false),
         _ => None,
     }
-}
-
-/// The value of a field that occurs once.
-fn only<'a>(headers: &[Header<'a>], name: &str) -> Option<&'a [u8]> {
-    let mut values = headers.iter().filter(|header| header.name == name).map(|header| header.value);
-    let value = values.next()?;
-    values.next().is_none().then_some(value)
 }
 
 #[cfg(test)]

@@ -199,7 +199,6 @@ impl Exchange {
             from_gateway: self.via_gateway || matches!(self.origin, Origin::Gateway),
             target: route.target_name().unwrap_or_else(|| route.judge.name.clone()),
             protocol: self.protocol,
-            scheme: self.scheme,
             port: self.port,
             certificate: self.certificate,
             started: self.started,

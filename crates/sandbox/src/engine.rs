@@ -7,7 +7,7 @@ use crate::inline;
 use crate::microvm::{self, Microvm};
 use crate::wasm::{self, Wasm};
 use leno_policy::engine::EngineKind;
-use leno_policy::input::{Header, Input, Peer, RequestInput, TargetLoad};
+use leno_policy::input::{Header, Peer, RequestInput};
 use leno_policy::spec::Protocol;
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -99,23 +99,18 @@ impl Engine {
 
 /// Writes the request of a program's first run. The program's answer to it is ignored.
 fn trial(area: &mut [u8]) -> Result<usize, Fault> {
-    let input = Input::Request(RequestInput {
+    let input = RequestInput {
         now_ms: 0,
-        random: [0; 4],
-        peer: Peer { identity: None, address: Ipv4Addr::LOCALHOST.into() },
+        peer: Peer { identity: None, address: Some(Ipv4Addr::LOCALHOST.into()) },
         target: "",
         port: 80,
         protocol: Protocol::Http1,
-        scheme: "http",
         method: "GET",
         authority: "localhost",
         path: "/",
         headers: vec![Header { name: "host", value: b"localhost" }],
         verified: None,
-        quotas: Vec::new(),
-        load: TargetLoad::default(),
-        parent: None,
-    });
+    };
     let written = postcard::to_slice(&input, area).map(|bytes| bytes.len());
     written.map_err(|error| Fault::Host(error.to_string()))
 }

@@ -2,7 +2,7 @@
 
 use crate::output;
 use http::{HeaderName, HeaderValue};
-use leno_policy::outcome::{Denial, HeaderEdit, MAX_CLAUSE, MAX_RULE, Outcome, Output, Verdict};
+use leno_policy::outcome::{Denial, HeaderEdit, MAX_CLAUSE, MAX_RULE, Output, Verdict};
 
 /// Decodes the output of a guest: an accepted output is encoded and decoded as the same one, and
 /// contains nothing that the proxy would have to refuse.
@@ -12,23 +12,24 @@ pub fn output(bytes: &[u8]) {
     assert!(encoded.len() <= bytes.len());
     assert_eq!(output::decode(&encoded).as_ref(), Ok(&output));
     match &output {
-        Output::Request(Outcome::Decided(decision)) => {
-            match &decision.verdict {
-                Verdict::Allow { rule } => assert!(rule.len() <= MAX_RULE),
-                Verdict::Deny(found) => denial(found),
+        Output::Decided(decision) => {
+            for verdict in [Some(&decision.verdict), decision.audit.as_ref()].into_iter().flatten() {
+                match verdict {
+                    Verdict::Allow { rule } => assert!(rule.len() <= MAX_RULE),
+                    Verdict::Deny(found) => denial(found),
+                }
             }
+            assert!(decision.takes.len() <= MOST && decision.asks.len() <= MOST);
             edits(&decision.request_edits);
-            edits(&decision.response_edits);
             if let Some(path) = &decision.path {
                 assert!(path == "*" || path.starts_with('/'));
                 assert!(path.bytes().all(|byte| byte.is_ascii_graphic()));
             }
         }
-        Output::Request(Outcome::Wants(wants)) => {
-            assert!(wants.quotas.len() <= MOST);
-            wants.signature.iter().for_each(|signature| denial(&signature.denial));
+        Output::Unverified(signature) => {
+            assert!(signature.keys.len() <= MOST && signature.failure.len() <= MOST);
+            denial(&signature.denial);
         }
-        Output::Response(found) => edits(found),
         Output::Unreadable(reason) => assert!(reason.len() <= MAX_CLAUSE),
     }
 }

@@ -6,7 +6,7 @@
 //! ```
 //! # use leno_policy::{input, spec};
 //! # use std::time::Duration;
-//! # fn run(program: spec::ProgramSpec, input: input::Input<'_>) -> Result<(), Box<dyn std::error::Error>> {
+//! # fn run(program: spec::ProgramSpec, input: input::RequestInput<'_>) -> Result<(), Box<dyn std::error::Error>> {
 //! let (engine, why_not_microvm) = leno_sandbox::Engine::probe()?;
 //! let image = engine.load(&leno_sandbox::encode(&program)?)?;
 //! let mut pool = leno_sandbox::Pool::new();

@@ -2,7 +2,7 @@
 //! program.
 
 use leno_policy::outcome::{
-    Decision, HeaderEdit, MAX_CLAUSE, MAX_OUTPUT, MAX_PRINCIPAL, MAX_RULE, Outcome, Output, Verdict,
+    Decision, Denial, HeaderEdit, MAX_CLAUSE, MAX_OUTPUT, MAX_PRINCIPAL, MAX_RULE, Output, Verdict,
 };
 
 /// An output with more edits than this is treated as an attack.
@@ -66,36 +66,37 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Output, OutputError> {
         return Err(OutputError::Excess(rest.len()));
     }
     match &output {
-        Output::Request(Outcome::Decided(decision)) => decided(decision)?,
-        Output::Request(Outcome::Wants(wants)) => {
-            if let Some(signature) = &wants.signature {
-                denial(&signature.denial)?;
-                few(signature.keys.len(), "keys")?;
-                few(signature.failure.len(), "counters")?;
-            }
-            few(wants.quotas.len(), "counters")?;
+        Output::Decided(decision) => decided(decision)?,
+        Output::Unverified(signature) => {
+            denial(&signature.denial)?;
+            few(signature.keys.len(), "keys")?;
+            few(signature.failure.len(), "counters")?;
         }
-        Output::Response(found) => edits(found)?,
         Output::Unreadable(reason) => short(reason, MAX_CLAUSE, "the reason")?,
     }
     Ok(output)
 }
 
 fn decided(decision: &Decision) -> Result<(), OutputError> {
-    match &decision.verdict {
-        Verdict::Allow { rule } => short(rule, MAX_RULE, "the rule's name")?,
-        Verdict::Deny(found) => denial(found)?,
-    }
+    verdict(&decision.verdict)?;
+    decision.audit.iter().try_for_each(verdict)?;
     short(decision.principal.as_deref().unwrap_or_default(), MAX_PRINCIPAL, "the principal")?;
     if decision.path.as_ref().is_some_and(|path| !is_path(path)) {
         return Err(OutputError::Path);
     }
     few(decision.takes.len(), "counters")?;
-    edits(&decision.request_edits)?;
-    edits(&decision.response_edits)
+    few(decision.asks.len(), "authorizers")?;
+    edits(&decision.request_edits)
 }
 
-fn denial(denial: &leno_policy::outcome::Denial) -> Result<(), OutputError> {
+fn verdict(verdict: &Verdict) -> Result<(), OutputError> {
+    match verdict {
+        Verdict::Allow { rule } => short(rule, MAX_RULE, "the rule's name"),
+        Verdict::Deny(found) => denial(found),
+    }
+}
+
+fn denial(denial: &Denial) -> Result<(), OutputError> {
     if !(400..=599).contains(&denial.status) {
         return Err(OutputError::Status(denial.status));
     }

@@ -9,7 +9,8 @@ use crate::fault::Fault;
 use crate::image::{Body, Image};
 use crate::output::{self, OutputError};
 use crate::{inline, microvm, wasm};
-use leno_policy::input::{Input, MAX_INPUT};
+use leno_policy::abi;
+use leno_policy::input::{MAX_INPUT, RequestInput};
 use leno_policy::outcome::Output;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -71,12 +72,29 @@ impl Pool {
 
     /// Runs the program of `image` on `input` in a fresh sandbox, and checks its output.
     /// [`Pool::tidy`] erases the data of the run, or else the next run does so first.
-    pub fn run(&mut self, image: &Image, input: &Input<'_>, deadline: Duration) -> Result<Output, RunError> {
+    pub fn run(&mut self, image: &Image, input: &RequestInput<'_>, deadline: Duration) -> Result<Output, RunError> {
         if let Body::Constant(program) = image.body() {
-            return Ok(program.answer(input));
+            return Ok(program.judge(input));
         }
+        self.run_written(image, deadline, |area| postcard::to_slice(input, area).map(|bytes| bytes.len()))
+    }
+
+    /// As [`Pool::run`], with an input in postcard encoding.
+    pub fn run_encoded(&mut self, image: &Image, input: &[u8], deadline: Duration) -> Result<Output, RunError> {
+        if let Body::Constant(program) = image.body() {
+            return Ok(abi::answer(program, input));
+        }
+        self.run_written(image, deadline, |area| copy(input, area))
+    }
+
+    /// Runs a program once. `write` writes the input.
+    fn run_written<E>(
+        &mut self,
+        image: &Image,
+        deadline: Duration,
+        write: impl FnMut(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<Output, RunError> {
         let _permit = Permit::new(&self.lent, self.cap)?;
-        let write = |area: &mut [u8]| postcard::to_slice(input, area).map(|bytes| bytes.len());
         match self.vacant(image)?.run(image.body(), deadline, write) {
             Ok(spent) => {
                 let result = match spent.output() {
@@ -194,16 +212,16 @@ impl Sandbox {
     /// Runs the program once, from the state that its initialisation left.
     pub fn run(self, input: &[u8], deadline: Duration) -> FinishedRun {
         let Self { vacant, image, permit } = self;
-        let copy = |area: &mut [u8]| match area.get_mut(..input.len()) {
-            Some(area) => {
-                area.copy_from_slice(input);
-                Ok(input.len())
-            }
-            None => Err(Fault::InputTooLong { length: input.len(), limit: MAX_INPUT }),
-        };
-        let spent = vacant.run(image.body(), deadline, copy);
+        let spent = vacant.run(image.body(), deadline, |area| copy(input, area));
         FinishedRun { spent: spent.unwrap_or_else(|(vacant, fault)| FinishedSandbox::Unused(vacant, fault)), permit }
     }
+}
+
+/// Writes an input to the start of the input area.
+fn copy(input: &[u8], area: &mut [u8]) -> Result<usize, Fault> {
+    let too_long = Fault::InputTooLong { length: input.len(), limit: MAX_INPUT };
+    area.get_mut(..input.len()).ok_or(too_long)?.copy_from_slice(input);
+    Ok(input.len())
 }
 
 impl Vacant {

@@ -9,8 +9,9 @@ use http::header::HeaderName;
 use leno_http::peer::{Peer, TrafficDirection};
 use leno_namespaces::Namespace;
 use leno_policy::engine::EngineKind;
-use leno_policy::outcome::{PolicyKind, TracePlan};
+use leno_policy::outcome::PolicyKind;
 use leno_policy::spec::{Algorithm, KeyId, ProgramSpec, Protocol};
+use leno_policy::trace::TracePlan;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -123,9 +124,11 @@ pub struct JudgementRecord<S = &'static str> {
     pub function: Arc<str>,
     /// Engine of the run; `None`: the program is not loaded.
     pub engine: Option<EngineKind>,
+    /// The decision was remembered from an equal request.
+    pub remembered: bool,
     /// Number of sandbox runs for the request.
     pub runs: u8,
-    /// Time in the sandbox, of request and response runs together.
+    /// Time in the sandbox.
     pub run_time: Duration,
     /// From the first look at the head to the verdict.
     pub time: Duration,

@@ -108,6 +108,8 @@ families! {
         SANDBOX_FAULTS = Counter "leno_sandbox_faults" ["function", "direction", "fault"]
             "Requests refused because a sandbox gave no verdict that could be relied on.";
         SANDBOX_RUNS = Histogram "leno_sandbox_run_seconds" ["engine"] "Fresh start, run and reset of one sandbox.";
+        REMEMBERED = Counter "leno_decisions_remembered" []
+            "Requests that were judged by the remembered decision on an equal request, without a sandbox.";
         DESTINATIONS_REFUSED = Counter "leno_destinations_refused" ["source", "asked"]
             "Requests, connections and questions about names that were refused, because the destination is none that the function may reach.";
         SIGNATURES = Counter "leno_signature_verifications" ["algorithm", "result"]

@@ -21,9 +21,8 @@ use crate::names::{EXTENSIONS, algorithm_name, policy_name};
 use hashbrown::{DefaultHashBuilder, HashTable};
 use leno_http::peer::TrafficDirection;
 use leno_policy::engine::EngineKind;
-use leno_policy::input::TraceContext;
-use leno_policy::outcome::TracePlan;
 use leno_policy::spec::Protocol;
+use leno_policy::trace::{TraceContext, TracePlan};
 use leno_runtime::clock::unix_ms;
 use std::hash::{BuildHasher, Hash};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -72,6 +71,8 @@ struct Numbers {
     signatures: HashTable<(SignatureKey, u64)>,
     overflows: HashTable<(OverflowKey, u64)>,
     runs: [Histogram<{ RUN_BUCKETS.len() + 1 }>; 4],
+    /// Requests judged by a remembered decision.
+    remembered: u64,
     extensions: HashTable<(ExtensionKey, u64)>,
     extension_runs: Histogram<{ RUN_BUCKETS.len() + 1 }>,
     /// Key: the function, and which end could not be verified.
@@ -199,6 +200,7 @@ impl Shard {
         let mut numbers = self.lock();
         self.observe_exchange(&mut numbers, observed);
         if let Some(judged) = &observed.judged {
+            numbers.remembered += u64::from(judged.remembered);
             let (verdict, policy, rule) = match &judged.verdict {
                 RecordedVerdict::Allow { rule } => ("allow", "authorization", rule),
                 RecordedVerdict::Deny { policy, rule, .. } => ("deny", policy_name(*policy), rule),

@@ -8,9 +8,9 @@ use http::Request;
 use http::header::HeaderName;
 use leno_http::peer::{Peer, TrafficDirection};
 use leno_policy::engine::EngineKind;
-use leno_policy::input::TraceContext;
-use leno_policy::outcome::{PolicyKind, TracePlan};
+use leno_policy::outcome::PolicyKind;
 use leno_policy::spec::{AccessLog, Algorithm, Direction, KeyId, ProgramSpec, Protocol, Sidecar, Tracing};
+use leno_policy::trace::{TraceContext, TracePlan};
 use std::time::{Duration, Instant, SystemTime};
 
 /// A denied exchange, with all fields of a record.
@@ -36,6 +36,7 @@ pub(crate) fn observed() -> ExchangeRecord {
         judged: Some(JudgementRecord {
             function: "orders/order-service".into(),
             engine: Some(EngineKind::Wasm),
+            remembered: false,
             runs: 2,
             run_time: Duration::from_micros(9),
             time: Duration::from_micros(210),

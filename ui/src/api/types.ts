@@ -240,6 +240,7 @@ export interface Judgement {
   audit?: { verdict: string; rule: string; clause?: string };
   principal?: string;
   engine?: string;
+  remembered?: boolean;
   runs: number;
   sandbox_us: number;
   judge_us: number;

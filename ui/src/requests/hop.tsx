@@ -158,7 +158,8 @@ export function Decision({ judgement }: { judgement: Judgement }) {
           </>
         )}
         Judged in {micros(judge_us)}
-        {engine && `, ${runsOf(runs, visible(engine, 20))}, ${micros(sandbox_us)}`}.
+        {engine && !judgement.remembered && `, ${runsOf(runs, visible(engine, 20))}, ${micros(sandbox_us)}`}.
+        {judgement.remembered && " The decision on an equal request was remembered, so no sandbox ran."}
         {judgement.path_changed && " The path was normalised."}
         {judgement.as_received && " The path is forwarded as it came."}
       </p>

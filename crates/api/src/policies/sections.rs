@@ -91,7 +91,7 @@ fn rule(name: &str, action: &str, clauses: Vec<String>) -> PolicyRule {
 }
 
 fn sidecar(sidecar: &Sidecar) -> Option<PolicySection> {
-    let Sidecar { name, ports, protocols, request_headers, response_headers } = sidecar;
+    let Sidecar { name, ports, protocols, request_headers, response_headers, judge_each_request } = sidecar;
     let ports = (!ports.is_empty()).then(|| format!("ports {}", list(ports)));
     let protocols = (!protocols.is_empty())
         .then(|| format!("protocols {}", list(protocols.iter().map(|protocol| protocol_name(*protocol)))));
@@ -101,7 +101,8 @@ fn sidecar(sidecar: &Sidecar) -> Option<PolicySection> {
         let which = statuses(&rule.statuses);
         rule.edits.iter().map(move |edit| format!("{} of responses{which}", header(edit)))
     }));
-    let rules = [("require", required), ("edit", edits)];
+    let each = judge_each_request.then(|| "each request by a fresh sidecar".to_owned());
+    let rules = [("require", required), ("edit", edits), ("judge", each.into_iter().collect())];
     let rules = rules.into_iter().filter(|(_, clauses)| !clauses.is_empty());
     section(PolicyKind::Sidecar, rules.map(|(action, clauses)| rule(name, action, clauses)).collect())
 }

@@ -5,7 +5,6 @@ use super::{Counts, DEADLINE, add, nine};
 use crate::report::Report;
 use crate::sample::Sample;
 use anyhow::{Context, ensure};
-use leno_policy::input::Input;
 use leno_sandbox::extension::{
     Extensions, Headers, Module, Outcome, Plugin, Request, Run, RunInputs, Settings, SharedData,
 };
@@ -56,7 +55,7 @@ fn time_runs(plugin: &Plugin, count: usize) -> anyhow::Result<Sample> {
         random += 1;
         let given = RunInputs { now_ms: 1_800_000_000_000, random, shared: shared.clone() };
         let mut run = Run::start(plugin, given, plugin.deadline())?;
-        let outcome = run.request(shown(&sample.input())?)?;
+        let outcome = run.request(shown(&sample))?;
         run.end()?;
         ensure!(matches!(outcome, Outcome::Continue(_)), "the request does not go on: {outcome:?}");
         Ok(())
@@ -65,11 +64,11 @@ fn time_runs(plugin: &Plugin, count: usize) -> anyhow::Result<Sample> {
 
 /// The request of the other figures, for a tenant that the example knows. Making it is part of the
 /// proxy's work.
-fn shown(input: &Input<'_>) -> anyhow::Result<Request> {
-    let Input::Request(input) = input else { anyhow::bail!("the input is no request") };
-    let mut fields: Headers = input.headers.iter().map(|header| (header.name, header.value)).collect();
+fn shown(sample: &nine::Request) -> Request {
+    let input = sample.input();
+    let mut fields: Headers = sample.headers().iter().map(|header| (header.name, header.value)).collect();
     fields.push(b"x-tenant", b"acme");
-    Ok(Request {
+    Request {
         method: input.method.to_owned(),
         scheme: "http",
         authority: input.authority.to_owned(),
@@ -78,11 +77,11 @@ fn shown(input: &Input<'_>) -> anyhow::Result<Request> {
         fields,
         bodiless: true,
         id: "00000000-0000-4000-8000-000000000000".to_owned(),
-        source: (input.peer.address, 40_000).into(),
+        source: (nine::ADDRESS, 40_000).into(),
         port: input.port,
         identity: input.peer.identity.map(Into::into),
         target: input.target.into(),
-    })
+    }
 }
 
 /// A module of `examples/extensions`; `None`: its tools are missing here, which the output states.

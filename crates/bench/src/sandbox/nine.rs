@@ -1,21 +1,22 @@
 //! The program and the request of the measurements: all nine policies, and a head of one KiB that
-//! they allow.
+//! they allow. As from the proxy, a program gets the parts of the head that it declares.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use leno_policy::input::{Header, Input, Peer, QuotaEntry, QuotaState, RequestInput, TargetLoad};
-use leno_policy::quota::{Subject, render_key};
+use leno_policy::input::{Header, Peer, RequestInput};
+use leno_policy::needs::Needs;
 use leno_policy::spec::{
     AccessLog, Action, Algorithm, AuthorizationRule, Breaker, Condition, ConditionKey, Counts, Direction, HeaderRule,
     Issuer, Key, KeyId, KeyPart, Matches, Operation, Outlier, PathMatch, ProgramSpec, Protocol, QuotaAlgorithm,
     RateLimit, Retry, RetryOn, Segment, Sidecar, Source, StringMatch, Target, TokenSource, Tracing,
 };
-use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
 
 const NOW_MS: u64 = 1_790_000_000_000;
 const FRONTEND: &str = "spiffe://orders.example/ns/orders/sa/frontend-api";
 const PATH: &str = "/orders/8c6f1e0a/items?expand=prices&currency=EUR";
+/// Where the request came from.
+pub(super) const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const SUBJECT: &str = "3f6b8d1c-0c7e-4c3a-9a51-7b1f60d2e6aa";
 const KEY: KeyId = KeyId([0x1f; 32]);
 
@@ -56,6 +57,7 @@ pub(super) fn program(function: &str) -> ProgramSpec {
                 HeaderRule::Remove("x-internal".into()),
             ],
             response_headers: vec![],
+            judge_each_request: false,
         },
         authentication: vec![issuer()],
         authorization: rules(),
@@ -166,7 +168,7 @@ fn retry() -> Retry {
 /// The owner of the data that the input borrows.
 pub(super) struct Request {
     authorization: String,
-    quota: String,
+    needs: Needs,
 }
 
 impl Request {
@@ -180,21 +182,12 @@ impl Request {
         );
         // The input marks the token as verified, so any signature will do.
         let parts = [header.as_bytes(), claims.as_bytes(), &[0x5a; 64]].map(|part| URL_SAFE_NO_PAD.encode(part));
-        let subject = Subject {
-            identity: Some(FRONTEND),
-            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            method: "POST",
-            path: PATH,
-            header: &|_| None,
-            claim: &|_| Some(Cow::Borrowed(SUBJECT)),
-        };
-        let quota = render_key(&[KeyPart::Claim(vec!["sub".into()])], &subject);
-        Self { authorization: format!("Bearer {}", parts.join(".")), quota }
+        Self { authorization: format!("Bearer {}", parts.join(".")), needs: Needs::of(&program("")) }
     }
 
-    /// The request, with everything foreseen that the program needs.
-    pub(super) fn input(&self) -> Input<'_> {
-        let headers = [
+    /// All header fields.
+    pub(super) fn headers(&self) -> Vec<Header<'_>> {
+        [
             ("accept", "application/json"),
             ("accept-encoding", "gzip, br"),
             ("authorization", &self.authorization),
@@ -207,59 +200,51 @@ impl Request {
             ("x-forwarded-for", "203.0.113.7"),
             ("x-forwarded-proto", "https"),
             ("x-request-id", "f9f2d0a4-6a1e-4f0e-8a25-1a6f6fb4a1c7"),
-        ];
-        let Input::Request(bare) = bare_request() else { unreachable!("it is one") };
-        Input::Request(RequestInput {
-            method: "POST",
-            path: PATH,
-            headers: headers.map(|(name, value)| Header { name, value: value.as_bytes() }).into(),
-            verified: Some(KEY),
-            quotas: vec![QuotaEntry {
-                limit: 0,
-                key: &self.quota,
-                state: QuotaState { used: 3000, at_ms: NOW_MS - 40 },
-            }],
-            ..bare
-        })
+        ]
+        .map(|(name, value)| Header { name, value: value.as_bytes() })
+        .into()
+    }
+
+    /// The input of the program with all nine policies.
+    pub(super) fn input(&self) -> RequestInput<'_> {
+        let mut headers = self.headers();
+        headers.retain(|header| self.needs.gives(header.name));
+        RequestInput { method: "POST", path: PATH, headers, verified: Some(KEY), ..bare_request() }
     }
 }
 
 /// The smallest request.
-pub(super) fn bare_request() -> Input<'static> {
-    Input::Request(RequestInput {
+pub(super) fn bare_request() -> RequestInput<'static> {
+    RequestInput {
         now_ms: NOW_MS,
-        random: [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210, 0x1122_3344_5566_7788, 0x99aa_bbcc_ddee_ff00],
-        peer: Peer { identity: Some(FRONTEND), address: IpAddr::V4(Ipv4Addr::LOCALHOST) },
+        peer: Peer { identity: Some(FRONTEND), address: None },
         target: "orders/order-service",
         port: 80,
         protocol: Protocol::Http1,
-        scheme: "http",
         method: "GET",
         authority: "order-service.orders",
         path: "/",
         headers: vec![],
         verified: None,
-        quotas: vec![],
-        load: TargetLoad { requests: 3, pending: 0, connections: 2, healthy: 1, ejected: 0 },
-        parent: None,
-    })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leno_policy::outcome::{Outcome, Verdict};
+    use leno_policy::outcome::{Output, Verdict};
     use leno_policy::program::Program;
 
     #[test]
     fn the_head_has_about_one_kib_and_is_allowed_by_the_last_rule() {
         let request = Request::new();
-        let Input::Request(input) = request.input() else { panic!() };
-        let head: usize = input.headers.iter().map(|header| header.name.len() + header.value.len() + 4).sum();
+        let input = request.input();
+        let head: usize = request.headers().iter().map(|header| header.name.len() + header.value.len() + 4).sum();
         assert!((900..1100).contains(&(head + input.path.len())), "{head}");
-        let Outcome::Decided(decision) = Program::new(program("orders/order-service")).judge(&input) else { panic!() };
+        let program = Program::new(program("orders/order-service"));
+        assert_eq!(program.needs(), &request.needs);
+        let Output::Decided(decision) = program.judge(&input) else { panic!() };
         assert_eq!(decision.verdict, Verdict::Allow { rule: "orders/authorization/write".into() });
-        assert!(decision.plan.target == Some(0) && decision.plan.trace.is_some());
-        assert!(decision.takes.len() == 1 && decision.principal.is_some());
+        assert!(decision.target == Some(0) && decision.takes.len() == 1 && decision.principal.is_some());
     }
 }

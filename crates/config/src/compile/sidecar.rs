@@ -48,6 +48,7 @@ pub(super) fn sidecar(scope: &Scope<'_>, policy: &str, sidecar: &Sidecar) -> sna
                 spec::ResponseHeaderRule { statuses: fields::statuses(&scope.field("statuses"), &rule.statuses), edits }
             })
             .collect(),
+        judge_each_request: sidecar.judge_each_request,
     };
     let deadline = fields::within(&scope.field("deadline"), sidecar.deadline, SHORTEST_DEADLINE, LONGEST_DEADLINE);
     snapshot::Sidecar { rules, engine: sidecar.engine, deadline }

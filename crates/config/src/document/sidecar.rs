@@ -22,8 +22,11 @@ pub struct Sidecar {
     pub deadline: Duration,
     /// Changes to every request that enters. [Some fields](../headers.md) only the mesh writes.
     pub request_headers: HeaderEdits,
-    /// Changes to responses. They cost a second sandbox for every exchange.
+    /// Changes to responses.
     pub response_headers: Vec<ResponseHeaderEdits>,
+    /// Each request is judged by a fresh sidecar, even if an equal one was judged before. Otherwise
+    /// the node [may remember](../architecture.md#remembered-decisions) the decision.
+    pub judge_each_request: bool,
 }
 
 impl Default for Sidecar {
@@ -35,6 +38,7 @@ impl Default for Sidecar {
             deadline: Duration::from_millis(2),
             request_headers: HeaderEdits::default(),
             response_headers: Vec::new(),
+            judge_each_request: false,
         }
     }
 }

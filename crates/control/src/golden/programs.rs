@@ -23,6 +23,7 @@ pub(super) fn inbound() -> ProgramSpec {
             protocols: vec![Protocol::Http1, Protocol::Http2, Protocol::Grpc, Protocol::WebSocket],
             request_headers: header_rules(),
             response_headers: vec![ResponseHeaderRule { statuses: vec![(500, 599)], edits: header_rules() }],
+            judge_each_request: false,
         },
         authentication: vec![issuer()],
         authorization: vec![rule("p/authorization/allow", Action::Allow), rule("p/authorization/deny", Action::Deny)],

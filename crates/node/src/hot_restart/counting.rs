@@ -3,7 +3,7 @@
 //! answer, which takes no longer than a function call in the other process.
 
 use leno_model::FunctionId;
-use leno_policy::input::QuotaState;
+use leno_policy::quota::QuotaState;
 use leno_policy::quota::TakeResult;
 use leno_policy::spec::{Counts, QuotaAlgorithm, RateLimit};
 use leno_proxy::Node;

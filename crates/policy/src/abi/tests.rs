@@ -1,7 +1,7 @@
-use super::{init, run};
-use crate::input::{Header, Input, RequestInput, ResponseInput};
-use crate::outcome::{Outcome, Output};
-use crate::spec::{Counts, KeyPart, ProgramSpec, QuotaAlgorithm, RateLimit, Sidecar, TokenSource, Tracing};
+use super::{init, run, without_time};
+use crate::input::{Header, RequestInput};
+use crate::outcome::Output;
+use crate::spec::{Counts, KeyId, KeyPart, ProgramSpec, QuotaAlgorithm, RateLimit, Sidecar, TokenSource, Tracing};
 use crate::testing::{self, request};
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -33,7 +33,7 @@ fn nine() -> ProgramSpec {
     }
 }
 
-fn encoded(input: &Input<'_>) -> Vec<u8> {
+fn encoded(input: &RequestInput<'_>) -> Vec<u8> {
     postcard::to_allocvec(input).unwrap()
 }
 
@@ -45,16 +45,13 @@ fn run_to_output(spec: &ProgramSpec, input: &[u8], area: usize) -> Output {
 }
 
 #[test]
-fn both_ways() {
-    let input = encoded(&Input::Request(request()));
-    assert!(matches!(run_to_output(&testing::inbound(), &input, 4096), Output::Request(Outcome::Decided(_))));
-    let input = encoded(&Input::Response(ResponseInput { status: 200, headers: vec![] }));
-    assert_eq!(run_to_output(&testing::inbound(), &input, 4096), Output::Response(vec![]));
+fn a_request_is_judged() {
+    assert!(matches!(run_to_output(&testing::inbound(), &encoded(&request()), 4096), Output::Decided(_)));
 }
 
 #[test]
 fn what_does_not_fit_is_said() {
-    let input = encoded(&Input::Request(request()));
+    let input = encoded(&request());
     let mut spec = testing::inbound();
     spec.authorization[0].name = "n".repeat(100);
     let output = run_to_output(&spec, &input, 60);
@@ -70,12 +67,19 @@ fn bad_blobs_and_inputs() {
         assert!(init(&blob[..length]).is_err(), "{length}");
     }
     assert!(init(&[0xff; 64]).unwrap_err().to_string().starts_with("the program cannot be decoded"));
-    let input = encoded(&Input::Request(request()));
+    let input = encoded(&request());
     for length in 0..input.len() {
         assert!(
             matches!(run_to_output(&testing::inbound(), &input[..length], 4096), Output::Unreadable(_)),
             "{length}"
         );
+    }
+}
+
+#[test]
+fn nothing_is_left_of_an_input_that_is_shorter_than_a_time() {
+    for length in 0..=8 {
+        assert!(without_time(&[0; 8][..length]).is_empty(), "{length}");
     }
 }
 
@@ -109,7 +113,7 @@ proptest! {
 
     #[test]
     fn spoiled_inputs_never_panic(index in any::<prop::sample::Index>(), byte in any::<u8>()) {
-        let mut input = encoded(&Input::Request(RequestInput { headers: vec![testing::header("authorization", "Bearer a.b.c")], ..request() }));
+        let mut input = encoded(&RequestInput { headers: vec![testing::header("authorization", "Bearer a.b.c")], ..request() });
         let index = index.index(input.len());
         input[index] = byte;
         run_to_output(&nine(), &input, 32 * 1024);
@@ -122,8 +126,25 @@ proptest! {
         blob[index] = byte;
         if let Ok(program) = init(&blob) {
             let mut output = vec![0; 32 * 1024];
-            run(&program, &encoded(&Input::Request(request())), &mut output);
+            run(&program, &encoded(&request()), &mut output);
         }
+    }
+
+    #[test]
+    fn inputs_that_differ_only_in_time_are_equal_without_it(
+        one in any::<u64>(),
+        other in any::<u64>(),
+        path in "/[a-z]{0,5}",
+        verified in prop::option::of(any::<[u8; 32]>()),
+    ) {
+        let input = RequestInput { path: &path, verified: verified.map(KeyId), ..request() };
+        let at = |now_ms| encoded(&RequestInput { now_ms, ..input.clone() });
+        let (first, second) = (at(one), at(other));
+        prop_assert_eq!(without_time(&first), without_time(&second));
+        prop_assert_eq!(first == second, one == other);
+        let longer = [&path, "x"].concat();
+        let different = encoded(&RequestInput { path: &longer, ..input.clone() });
+        prop_assert!(without_time(&different) != without_time(&first));
     }
 
     #[test]
@@ -135,7 +156,7 @@ proptest! {
     ) {
         let headers = headers.iter().map(|(name, value)| Header { name, value }).collect();
         let input = RequestInput { path: &path, authority: &authority, method: &method, headers, ..request() };
-        let output = run_to_output(&nine(), &encoded(&Input::Request(input)), 32 * 1024);
-        prop_assert!(matches!(output, Output::Request(_)), "{output:?}");
+        let output = run_to_output(&nine(), &encoded(&input), 32 * 1024);
+        prop_assert!(matches!(output, Output::Decided(_) | Output::Unverified(_)), "{output:?}");
     }
 }

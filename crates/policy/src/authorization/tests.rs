@@ -144,7 +144,7 @@ fn namespaces_and_addresses() {
         "from.addresses: 127.0.0.1 matches none of [10.0.0.0/8]"
     );
     assert_eq!(allowed(spec(vec![from("r", excluding.clone())]), &input), "r");
-    input.peer.address = "::ffff:10.1.2.3".parse().unwrap();
+    input.peer.address = Some("::ffff:10.1.2.3".parse().unwrap());
     assert_eq!(allowed(spec(vec![from("r", inside)]), &input), "r");
     assert!(clause(vec![from("r", excluding)], &input).contains("is excluded by [10.0.0.0/8]"));
 }

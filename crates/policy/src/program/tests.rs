@@ -1,11 +1,12 @@
 use super::Program;
-use crate::input::{RequestInput, ResponseInput, TargetLoad};
-use crate::outcome::{HeaderEdit, Outcome, PolicyKind, Verdict};
+use crate::input::RequestInput;
+use crate::outcome::{HeaderEdit, PolicyKind, Verdict};
 use crate::path::{self, Readings};
+use crate::sidecar;
 use crate::spec::{
     Action, AuthorizationRule, Authorizer, Breaker, Condition, ConditionKey, Counts, Direction, HeaderRule, Matches,
-    Operation, Outlier, PathMatch, ProgramSpec, Protocol, QuotaAlgorithm, RateLimit, ResponseHeaderRule, Retry,
-    RetryOn, Sidecar, StringMatch, Target, Tracing,
+    Operation, PathMatch, ProgramSpec, Protocol, QuotaAlgorithm, RateLimit, ResponseHeaderRule, Sidecar, StringMatch,
+    Target, Tracing,
 };
 use crate::testing::{self, allowed, decide, denied, header, request};
 use alloc::string::{String, ToString};
@@ -65,12 +66,11 @@ fn header_rules() {
         edits: vec![set(name, "1")],
     };
     let rules = vec![rule(&[], "all"), rule(&[(500, 599), (404, 404)], "bad"), rule(&[(200, 200)], "good")];
-    let program = Program::new(sidecar(Sidecar { response_headers: rules, ..Sidecar::default() }));
-    assert!(program.needs().response);
+    let sidecar = Sidecar { response_headers: rules, ..Sidecar::default() };
     for (status, names) in
         [(200, vec!["all", "good"]), (404, vec!["all", "bad"]), (503, vec!["all", "bad"]), (301, vec!["all"])]
     {
-        let edits = program.respond(&ResponseInput { status, headers: Vec::new() });
+        let edits = sidecar::response_edits(&sidecar, status);
         let expected: Vec<_> = names.iter().map(|name| HeaderEdit::Set(name.to_string(), "1".to_string())).collect();
         assert_eq!(edits, expected, "{status}");
     }
@@ -217,78 +217,14 @@ fn callees() {
     }
 }
 
-fn retry() -> Retry {
-    Retry {
-        name: "p/retry".to_string(),
-        attempts: 2,
-        per_try_timeout_ms: 1_000,
-        backoff_base_ms: 25,
-        backoff_max_ms: 250,
-        on: vec![RetryOn::GatewayError, RetryOn::Grpc(14)],
-        non_idempotent: false,
-        budget_percent: 20,
-        budget_min: 3,
-    }
-}
-
-fn breaker() -> Breaker {
-    let outlier = Outlier {
-        consecutive_5xx: 5,
-        consecutive_gateway: 0,
-        interval_ms: 10_000,
-        base_ejection_ms: 30_000,
-        max_ejection_percent: 100,
-    };
-    Breaker {
-        name: "p/circuitBreaker".to_string(),
-        max_connections: 10,
-        max_pending: 2,
-        max_requests: 5,
-        outlier: Some(outlier),
-    }
-}
-
-fn resilient() -> ProgramSpec {
-    let target = Target { retry: Some(retry()), breaker: Some(breaker()), ..testing::target("shop/orders") };
-    ProgramSpec { targets: vec![target], ..testing::inbound() }
-}
-
 #[test]
-fn plans() {
-    let two =
-        ProgramSpec { targets: vec![testing::target("shop/cart"), testing::target("shop/orders")], ..resilient() };
-    assert_eq!(decide(two, &request()).plan.target, Some(1));
-    let tracing = Tracing { name: "p/tracing".to_string(), enabled: true, sampling_per_10k: 10_000, accept_b3: false };
-    let spec = ProgramSpec { tracing, authorization: vec![], ..resilient() };
-    let decision = decide(spec, &request());
+fn a_decision_names_the_target_of_an_allowed_request() {
+    let targets = vec![testing::target("shop/cart"), testing::target("shop/orders")];
+    let two = ProgramSpec { targets, ..testing::inbound() };
+    assert_eq!(decide(two.clone(), &request()).target, Some(1));
+    let decision = decide(ProgramSpec { authorization: vec![], ..two }, &request());
     assert!(matches!(decision.verdict, Verdict::Deny(_)));
-    assert!(decision.plan.trace.is_some(), "refused requests are traced too");
-    assert_eq!((decision.plan.target, decision.request_edits), (None, vec![]), "but not carried out");
-}
-
-#[test]
-fn breakers() {
-    let idle = TargetLoad { requests: 4, pending: 1, connections: 10, healthy: 1, ejected: 3 };
-    let with = |load| RequestInput { load, ..request() };
-    assert_eq!(allowed(resilient(), &with(idle)), "all", "all connections may be in use: requests then wait for one");
-    for (load, clause) in [
-        (TargetLoad { requests: 5, ..idle }, "maxRequests: 5 requests are under way to shop/orders"),
-        (TargetLoad { pending: 2, ..idle }, "maxPendingRequests: 2 requests wait for shop/orders"),
-        (TargetLoad { healthy: 0, ..idle }, "outlierDetection: all 3 endpoints of shop/orders are ejected"),
-    ] {
-        let denial = denied(resilient(), &with(load));
-        assert_eq!(
-            (denial.status, denial.policy, denial.rule.as_str()),
-            (503, PolicyKind::CircuitBreaker, "p/circuitBreaker")
-        );
-        assert_eq!(denial.clause, clause);
-    }
-    let none = TargetLoad { healthy: 0, ejected: 0, ..idle };
-    assert_eq!(allowed(resilient(), &with(none)), "all", "no endpoint yet: one will be started");
-    let mut off = resilient();
-    off.targets[0].breaker = None;
-    let full = TargetLoad { requests: 1_000, pending: 1_000, ..idle };
-    assert_eq!(allowed(off, &with(full)), "all");
+    assert_eq!((decision.target, decision.request_edits), (None, vec![]), "it is not forwarded");
 }
 
 #[test]
@@ -303,8 +239,7 @@ fn a_denied_request_takes_nothing_and_is_not_edited() {
 fn an_inbound_program_is_for_its_own_function() {
     let denial = denied(testing::inbound(), &RequestInput { target: "shop/other", ..request() });
     assert_eq!(denial.status, 403);
-    let program = Program::new(testing::inbound());
-    assert!(matches!(program.judge(&request()), Outcome::Decided(_)));
+    assert_eq!(allowed(testing::inbound(), &request()), "all");
 }
 
 #[test]
@@ -314,12 +249,21 @@ fn a_program_is_constant_if_no_request_can_change_its_verdict() {
     assert!(constant(all.clone()));
     assert!(constant(ProgramSpec { authorization: vec![], ..all.clone() }), "denies everything");
     assert!(constant(outbound()));
+    // The node does these itself.
+    let breaker = Breaker { name: String::new(), max_connections: 1, max_pending: 1, max_requests: 1, outlier: None };
+    let response_headers = vec![ResponseHeaderRule { statuses: vec![], edits: vec![set("a", "1")] }];
+    for unchanging in [
+        ProgramSpec { tracing: Tracing { enabled: true, ..all.tracing.clone() }, ..all.clone() },
+        ProgramSpec { targets: vec![Target { breaker: Some(breaker), ..all.targets[0].clone() }], ..all.clone() },
+        sidecar(Sidecar { response_headers, ..Sidecar::default() }),
+    ] {
+        assert!(constant(unchanging.clone()), "{unchanging:?}");
+    }
 
     let mut deny = all.authorization[0].clone();
     deny.action = Action::Deny;
     let mut narrow = all.authorization[0].clone();
     narrow.to = vec![Operation { ports: Matches { any: vec![80], none: vec![] }, ..Operation::default() }];
-    let breaker = Breaker { name: String::new(), max_connections: 1, max_pending: 1, max_requests: 1, outlier: None };
     let limit = RateLimit {
         name: "limit".to_string(),
         counts: Counts::Requests,
@@ -335,8 +279,6 @@ fn a_program_is_constant_if_no_request_can_change_its_verdict() {
         ProgramSpec { authorization: vec![narrow, all.authorization[0].clone()], ..all.clone() },
         ProgramSpec { authentication: vec![testing::issuer()], ..all.clone() },
         ProgramSpec { rate_limits: vec![limit], ..all.clone() },
-        ProgramSpec { tracing: Tracing { enabled: true, ..all.tracing.clone() }, ..all.clone() },
-        ProgramSpec { targets: vec![Target { breaker: Some(breaker), ..all.targets[0].clone() }], ..all.clone() },
         sidecar(Sidecar { ports: vec![80], ..Sidecar::default() }),
         sidecar(Sidecar { request_headers: vec![set("a", "1")], ..Sidecar::default() }),
     ] {
@@ -371,7 +313,7 @@ fn authorizers_are_asked_about_what_they_are_for() {
         ("/open/1?x=/items", &[0]),
     ] {
         let decision = decide(authorized(), &RequestInput { path, ..request() });
-        assert_eq!((decision.plan.asks.as_slice(), decision.plan.target), (asks, Some(0)), "{path}");
+        assert_eq!((decision.asks.as_slice(), decision.target), (asks, Some(0)), "{path}");
     }
 }
 
@@ -381,7 +323,7 @@ fn nobody_is_asked_about_a_request_that_is_refused() {
     let other_port = ProgramSpec { sidecar: Sidecar { ports: vec![81], ..Sidecar::default() }, ..authorized() };
     for spec in [unauthorized, other_port] {
         let decision = decide(spec, &request());
-        assert!(matches!(decision.verdict, Verdict::Deny(_)) && decision.plan.asks.is_empty());
+        assert!(matches!(decision.verdict, Verdict::Deny(_)) && decision.asks.is_empty());
     }
 }
 

@@ -1,6 +1,6 @@
-use super::{MAX_PART, Subject, key_values, render_key, take};
-use crate::input::{QuotaEntry, QuotaState, RequestInput};
-use crate::outcome::{HeaderEdit, Outcome, PolicyKind, Take, Verdict};
+use super::{MAX_PART, QuotaState, Subject, exhausted, key_values, limit_headers, render_key, take, tightest};
+use crate::input::RequestInput;
+use crate::outcome::{HeaderEdit, Output, PolicyKind, Take, Verdict};
 use crate::program::Program;
 use crate::spec::{
     ClaimPath, Counts, Issuer, KeyId, KeyPart, Matches, Operation, PathMatch, ProgramSpec, QuotaAlgorithm, RateLimit,
@@ -163,7 +163,7 @@ proptest! {
 fn key_of(parts: &[KeyPart], header: Option<&[u8]>, claim: Option<&str>, path: &str) -> String {
     let subject = Subject {
         identity: Some("spiffe://td/ns/a/sa/b"),
-        address: "::ffff:10.0.0.1".parse().unwrap(),
+        address: Some("::ffff:10.0.0.1".parse().unwrap()),
         method: "GET",
         path,
         header: &|_| header,
@@ -191,7 +191,7 @@ fn who_has_one_address_of_a_network_has_them_all() {
     let key = |address: &str| {
         let subject = Subject {
             identity: None,
-            address: address.parse().unwrap(),
+            address: Some(address.parse().unwrap()),
             method: "GET",
             path: "/",
             header: &|_| None,
@@ -267,53 +267,59 @@ fn spec(limits: Vec<RateLimit>) -> ProgramSpec {
     ProgramSpec { rate_limits: limits, ..testing::inbound() }
 }
 
-fn used(limit: u16, key: &str, used: u64) -> QuotaEntry<'_> {
-    QuotaEntry { limit, key, state: QuotaState { used, at_ms: NOW_MS - NOW_MS % 60_000 } }
+/// The counters that the request takes from.
+fn takes(spec: ProgramSpec, input: &RequestInput<'_>) -> Vec<(u16, String)> {
+    let decision = decide(spec, input);
+    assert!(matches!(decision.verdict, Verdict::Allow { .. }), "{:?}", decision.verdict);
+    assert!(decision.takes.iter().all(|take| take.cost == 1));
+    decision.takes.into_iter().map(|take| (take.limit, take.key)).collect()
+}
+
+/// Takes from a fixed window of so many requests a minute of which so many are used.
+fn take_of(requests: u32, used: u64) -> super::TakeResult {
+    let state = QuotaState { used, at_ms: NOW_MS - NOW_MS % 60_000 };
+    take(&limit("", vec![], requests).algorithm, state, NOW_MS, 1)
 }
 
 #[test]
-fn counters_that_were_not_foreseen_are_asked_for() {
-    let spec = spec(vec![limit("a", vec![], 1), limit("b", vec![KeyPart::Method], 1)]);
-    let input = RequestInput { quotas: vec![used(0, "", 0), used(1, "wrong", 0)], ..request() };
-    match Program::new(spec).judge(&input) {
-        Outcome::Wants(wants) => {
-            assert_eq!(wants.signature, None);
-            assert_eq!(wants.quotas, [(1, "3:GET;".to_string())]);
-        }
-        Outcome::Decided(decision) => panic!("{decision:?}"),
-    }
+fn a_request_takes_from_the_counters_of_all_limits() {
+    let limits = vec![limit("a", vec![], 0), limit("b", vec![KeyPart::Method], 1)];
+    let expected = [(0, String::new()), (1, "3:GET;".to_string())];
+    assert_eq!(takes(spec(limits), &request()), expected, "whatever is left of them");
 }
 
 #[test]
-fn all_limits_are_taken_from_and_the_tightest_is_reported() {
-    let spec = spec(vec![limit("a", vec![], 10), limit("b", vec![], 3)]);
-    let input = RequestInput { quotas: vec![used(0, "", 5), used(1, "", 0)], ..request() };
-    let decision = decide(spec, &input);
-    let take = |limit| Take { limit, key: String::new(), cost: 1 };
-    assert_eq!(decision.takes, [take(0), take(1)]);
-    let reported: Vec<_> = decision
-        .response_edits
-        .iter()
-        .map(|edit| match edit {
-            HeaderEdit::Set(name, value) => (name.as_str(), value.as_str()),
-            other => panic!("{other:?}"),
-        })
-        .collect();
+fn the_tightest_counter_is_reported() {
+    let taken = [take_of(10, 5), take_of(3, 0), take_of(7, 1)];
+    let tightest = tightest(taken.into_iter()).unwrap();
+    assert_eq!(tightest, taken[1]);
+    let set = |name: &str, value: &str| HeaderEdit::Set(name.to_string(), value.to_string());
     let reset = (60_000 - NOW_MS % 60_000).div_ceil(1000).to_string();
-    assert_eq!(reported, [("ratelimit-limit", "3"), ("ratelimit-remaining", "2"), ("ratelimit-reset", reset.as_str())]);
+    let expected = [set("ratelimit-limit", "3"), set("ratelimit-remaining", "2"), set("ratelimit-reset", &reset)];
+    assert_eq!(limit_headers(&tightest), expected);
+    assert_eq!(super::tightest(core::iter::empty()), None);
 }
 
 #[test]
-fn an_exhausted_limit_refuses() {
-    let spec = spec(vec![limit("a", vec![], 10), limit("b", vec![], 3)]);
-    let input = RequestInput { quotas: vec![used(0, "", 5), used(1, "", 3)], ..request() };
-    let decision = decide(spec, &input);
-    assert_eq!(decision.takes, [], "what is refused costs nothing");
-    assert!(decision.response_edits.contains(&HeaderEdit::Set("ratelimit-remaining".to_string(), "0".to_string())));
-    let Verdict::Deny(denial) = decision.verdict else { panic!("{:?}", decision.verdict) };
+fn an_exhausted_counter_refuses() {
+    let taken = take_of(3, 3);
+    assert!(!taken.allowed);
+    assert!(limit_headers(&taken).contains(&HeaderEdit::Set("ratelimit-remaining".to_string(), "0".to_string())));
+    let denial = exhausted("b", &taken);
     assert_eq!((denial.status, denial.policy, denial.rule.as_str()), (429, PolicyKind::RateLimit, "b"));
+    assert_eq!(denial.clause, "all 3 requests are used");
     let wait = (60_000 - NOW_MS % 60_000).div_ceil(1000).to_string();
     assert_eq!(denial.headers, [("retry-after".to_string(), wait)]);
+    assert_eq!(exhausted("b", &take_of(0, 0)).clause, "this node has no share of the limit");
+}
+
+#[test]
+fn a_refused_request_takes_from_no_counter_of_requests() {
+    let limits = vec![limit("a", vec![], 1)];
+    let forbidden = ProgramSpec { authorization: vec![], ..spec(limits.clone()) };
+    assert_eq!(decide(forbidden, &request()).takes, []);
+    let anonymous = ProgramSpec { authentication: vec![testing::issuer()], ..spec(limits) };
+    assert_eq!(decide(anonymous, &request()).takes, []);
 }
 
 #[test]
@@ -323,32 +329,29 @@ fn limits_for_some_requests() {
         ..Operation::default()
     };
     let only = |only| spec(vec![RateLimit { only: Some(only), ..limit("a", vec![], 0) }]);
-    assert_eq!(decide(only(posts.clone()), &request()).takes, []);
-    let input = RequestInput { method: "POST", quotas: vec![used(0, "", 0)], ..request() };
-    assert_eq!(denied(only(posts), &input).rule, "a");
+    assert_eq!(takes(only(posts.clone()), &request()), []);
+    let taken = [(0, String::new())];
+    assert_eq!(takes(only(posts), &RequestInput { method: "POST", ..request() }), taken);
     let login = Operation {
         paths: Matches { any: vec![PathMatch::Text(StringMatch::Exact("/login".to_string()))], none: vec![] },
         ..Operation::default()
     };
     for path in ["/login", "/login;x=1", "/%6cogin?x", "//login"] {
-        let input = RequestInput { path, quotas: vec![used(0, "", 0)], ..request() };
-        assert_eq!(denied(only(login.clone()), &input).rule, "a", "{path}");
+        assert_eq!(takes(only(login.clone()), &RequestInput { path, ..request() }), taken, "{path}");
     }
 }
 
 #[test]
 fn one_path_has_one_counter() {
-    let program = Program::new(spec(vec![limit("a", vec![KeyPart::Path], 1)]));
+    let spec = spec(vec![limit("a", vec![KeyPart::Path], 1)]);
     let spellings = [
         ("6:/login;", &["/login", "/login;x=1", "/login;y?z", "/%6Cogin", "//./login"][..]),
         ("4:/@a:;", &["/@a:", "/%40a%3A", "/@a%3a;x", "/%40a:%3Bx"][..]),
     ];
     for (counter, paths) in spellings {
         for path in paths {
-            match program.judge(&RequestInput { path, ..request() }) {
-                Outcome::Wants(wants) => assert_eq!(wants.quotas, [(0, counter.to_string())], "{path}"),
-                Outcome::Decided(decision) => panic!("{decision:?}"),
-            }
+            let input = RequestInput { path, ..request() };
+            assert_eq!(takes(spec.clone(), &input), [(0, counter.to_string())], "{path}");
         }
     }
 }
@@ -358,57 +361,68 @@ fn one_path_has_one_counter() {
 fn a_request_takes_from_the_counters_of_all_readings_of_its_path() {
     let target = Target { as_received: true, ..testing::target("shop/orders") };
     let as_received = |limits| ProgramSpec { targets: vec![target.clone()], ..spec(limits) };
-    let wanted = |limits, path| match Program::new(as_received(limits)).judge(&RequestInput { path, ..request() }) {
-        Outcome::Wants(wants) => wants.quotas.into_iter().map(|(_, key)| key).collect::<Vec<_>>(),
-        Outcome::Decided(decision) => panic!("{decision:?}"),
+    let keys = |limits, path| {
+        let takes = takes(as_received(limits), &RequestInput { path, ..request() });
+        takes.into_iter().map(|(_, key)| key).collect::<Vec<_>>()
     };
     let by_path = || vec![limit("a", vec![KeyPart::Path], 1)];
-    assert_eq!(wanted(by_path(), "/a/b"), ["4:/a/b;"]);
-    assert_eq!(wanted(by_path(), "/a%2fb"), ["4:/a/b;"]);
-    assert_eq!(wanted(by_path(), "/a//b%2Fc"), ["7:/a//b/c;", "8:/a/b%2Fc;", "6:/a/b/c;"]);
-    assert_eq!(wanted(vec![limit("a", vec![], 1)], "/a//b%2Fc"), [""], "once");
+    assert_eq!(keys(by_path(), "/a/b"), ["4:/a/b;"]);
+    assert_eq!(keys(by_path(), "/a%2fb"), ["4:/a/b;"]);
+    assert_eq!(keys(by_path(), "/a//b%2Fc"), ["7:/a//b/c;", "8:/a/b%2Fc;", "6:/a/b/c;"]);
+    assert_eq!(keys(vec![limit("a", vec![], 1)], "/a//b%2Fc"), [""], "once");
     let long = format!("//{}%2F", "a".repeat(MAX_PART));
-    assert_eq!(wanted(by_path(), &long), ["+;"], "what is too long has one counter");
+    assert_eq!(keys(by_path(), &long), ["+;"], "what is too long has one counter");
     let login = StringMatch::Exact("/login/x".to_string());
     let paths = Matches { any: vec![PathMatch::Text(login)], none: vec![] };
     let only = RateLimit { only: Some(Operation { paths, ..Operation::default() }), ..limit("a", vec![], 1) };
-    assert_eq!(wanted(vec![only], "/login%2Fx"), [""]);
+    assert_eq!(keys(vec![only], "/login%2Fx"), [""]);
 
-    let used_up = [used(0, "4:/a/b;", 1)];
-    let denial = denied(as_received(by_path()), &RequestInput { path: "/a%2fb", quotas: used_up.into(), ..request() });
-    assert_eq!(denial.policy, PolicyKind::RateLimit, "none of them may be exhausted");
     let many = (0..64).map(|_| limit("a", vec![KeyPart::Path], 1)).collect();
     let denial = denied(as_received(many), &RequestInput { path: "/a//b%2Fc", ..request() });
     assert_eq!((denial.status, denial.clause.as_str()), (400, "the path can be read in too many ways"));
 }
 
+const CLAIMS: &str = r#"{"iss":"https://login.example","sub":"ann","aud":"shop"}"#;
+
 #[test]
-fn a_signature_and_the_counters_behind_it_are_asked_for_at_once() {
+fn a_claim_counts_once_its_token_is_verified() {
     let sub = KeyPart::Claim(vec!["sub".to_string()]);
     let mut spec = spec(vec![limit("a", vec![sub], 1), limit("b", vec![], 1)]);
-    spec.authentication = vec![Issuer { audiences: vec![], ..testing::issuer() }];
-    let authorization =
-        format!("Bearer {}", token(r#"{"alg":"ES256","kid":"ec"}"#, r#"{"iss":"https://login.example","sub":"ann"}"#));
-    let mut input = RequestInput {
-        headers: vec![header("authorization", &authorization)],
-        quotas: vec![used(1, "", 0)],
-        ..request()
-    };
-    let program = Program::new(spec);
-    match program.judge(&input) {
-        Outcome::Wants(wants) => {
-            assert_eq!(wants.signature.map(|want| want.keys), Some(vec![KeyId([2; 32])]));
-            assert_eq!(wants.quotas, [(0, "3:ann;".to_string())]);
-        }
-        Outcome::Decided(decision) => panic!("{decision:?}"),
+    spec.authentication = vec![testing::issuer()];
+    let authorization = format!("Bearer {}", token(r#"{"alg":"ES256","kid":"ec"}"#, CLAIMS));
+    let input = RequestInput { headers: vec![header("authorization", &authorization)], ..request() };
+    match Program::new(spec.clone()).judge(&input) {
+        Output::Unverified(want) => assert_eq!((want.keys, want.failure), (vec![KeyId([2; 32])], vec![])),
+        other => panic!("{other:?}"),
     }
-    input.verified = Some(KeyId([2; 32]));
-    input.quotas.push(used(0, "3:ann;", 0));
-    match program.judge(&input) {
-        Outcome::Decided(decision) => {
-            assert_eq!(decision.takes.len(), 2);
-            assert_eq!(decision.facts, [Some("ann".to_string())]);
-        }
-        Outcome::Wants(wants) => panic!("{wants:?}"),
+    let verified = RequestInput { verified: Some(KeyId([2; 32])), ..input };
+    assert_eq!(takes(spec, &verified), [(0, "3:ann;".to_string()), (1, String::new())]);
+}
+
+/// No claim of a refused token counts, and no request that authentication passes.
+#[test]
+fn a_request_that_authentication_refuses_takes_from_the_counters_of_failures() {
+    let failures = |key| RateLimit { counts: Counts::AuthenticationFailures, ..limit("f", key, 1) };
+    let sub = KeyPart::Claim(vec!["sub".to_string()]);
+    let limits = vec![limit("a", vec![], 1), failures(vec![KeyPart::Address]), failures(vec![sub])];
+    let with = |issuer| ProgramSpec { authentication: vec![issuer], ..spec(limits.clone()) };
+    let failed = ["9:127.0.0.1;", "-;"].map(ToString::to_string);
+    let failed = [1, 2].map(|limit| Take { limit, key: failed[usize::from(limit) - 1].clone(), cost: 1 });
+    assert_eq!(decide(with(testing::issuer()), &request()).takes, failed);
+
+    let authorization = format!("Bearer {}", token(r#"{"alg":"ES256","kid":"ec"}"#, CLAIMS));
+    let input = RequestInput { headers: vec![header("authorization", &authorization)], ..request() };
+    match Program::new(with(testing::issuer())).judge(&input) {
+        Output::Unverified(want) => assert_eq!(want.failure, failed, "if the signature is wrong"),
+        other => panic!("{other:?}"),
+    }
+    let verified = RequestInput { verified: Some(KeyId([2; 32])), ..input.clone() };
+    assert_eq!(takes(with(testing::issuer()), &verified), [(0, String::new())]);
+    // The client has not failed if the issuer's keys are missing, or if it may not do it.
+    let pending = Issuer { keys: vec![], keys_pending: true, ..testing::issuer() };
+    let forbidden = ProgramSpec { authorization: vec![], ..with(testing::issuer()) };
+    for (spec, input, status) in [(with(pending), input, 503), (forbidden, verified, 403)] {
+        assert_eq!(denied(spec.clone(), &input).status, status);
+        assert_eq!(decide(spec, &input).takes, [], "{status}");
     }
 }

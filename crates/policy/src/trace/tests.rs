@@ -1,8 +1,8 @@
-use super::{parse, plan};
-use crate::input::{Header, Parent, RequestInput, TraceContext};
+use super::{Parent, TraceContext, parse, plan};
+use crate::input::Header;
 use crate::outcome::HeaderEdit;
 use crate::spec::Tracing;
-use crate::testing;
+use crate::testing::header;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use alloc::{format, vec};
@@ -83,18 +83,23 @@ impl TraceEdits {
 }
 
 fn traced(headers: &[(&str, &str)]) -> TraceEdits {
-    traced_with(headers, |_, _| ())
+    traced_with(headers, |_| ())
 }
 
-fn traced_with(headers: &[(&str, &str)], change: impl FnOnce(&mut Tracing, &mut RequestInput<'_>)) -> TraceEdits {
-    let mut tracing = Tracing { name: "t".to_string(), enabled: true, sampling_per_10k: 5_000, accept_b3: true };
-    let mut input = testing::request();
-    input.headers = headers.iter().map(|(name, value)| Header { name, value: value.as_bytes() }).collect();
-    input.random = [1, 2, 3, 5_000];
-    change(&mut tracing, &mut input);
-    let mut edits = Vec::new();
-    let plan = plan(&tracing, &input, &mut edits).unwrap();
-    assert!(edits.contains(&HeaderEdit::Set("traceparent".to_string(), super::format(plan.context))));
+/// The arguments of [`plan`] besides the header fields.
+struct Given<'a> {
+    tracing: Tracing,
+    random: [u64; 4],
+    known: Option<Parent<'a>>,
+}
+
+fn traced_with(headers: &[(&str, &str)], change: impl FnOnce(&mut Given<'_>)) -> TraceEdits {
+    let tracing = Tracing { name: "t".to_string(), enabled: true, sampling_per_10k: 5_000, accept_b3: true };
+    let mut given = Given { tracing, random: [1, 2, 3, 5_000], known: None };
+    change(&mut given);
+    let headers = || headers.iter().map(|(name, value)| header(name, value));
+    let (plan, edits) = plan(&given.tracing, headers, given.random, given.known).unwrap();
+    assert_eq!(edits[0], HeaderEdit::Set("traceparent".to_string(), super::format(plan.context)));
     TraceEdits { context: plan.context, parent: plan.parent_span, edits }
 }
 
@@ -135,14 +140,14 @@ fn a_trace_begins() {
 #[test]
 fn sampling_of_new_traces() {
     for (random, sampled) in [(0, true), (4_999, true), (5_000, false), (9_999, false), (10_000, true)] {
-        let traced = traced_with(&[], |_, input| input.random[3] = random);
+        let traced = traced_with(&[], |given| given.random[3] = random);
         assert_eq!(traced.context.sampled, sampled, "{random}");
     }
     for (share, sampled) in [(0, false), (10_000, true)] {
         for random in [0, 1, 9_999, u64::MAX] {
-            let traced = traced_with(&[], |tracing, input| {
-                tracing.sampling_per_10k = share;
-                input.random[3] = random;
+            let traced = traced_with(&[], |given| {
+                given.tracing.sampling_per_10k = share;
+                given.random[3] = random;
             });
             assert_eq!(traced.context.sampled, sampled, "{share} {random}");
         }
@@ -151,7 +156,7 @@ fn sampling_of_new_traces() {
 
 #[test]
 fn identifiers_are_never_zero() {
-    let traced = traced_with(&[], |_, input| input.random = [0; 4]);
+    let traced = traced_with(&[], |given| given.random = [0; 4]);
     assert_ne!((traced.context.trace_id, traced.context.span_id), (0, 0));
     assert!(traced.context.trace_id != 0 && traced.context.span_id != 0);
 }
@@ -160,11 +165,11 @@ fn identifiers_are_never_zero() {
 fn what_the_runtime_knows_of_the_caller() {
     let known = TraceContext { trace_id: 7, span_id: 8, sampled: true };
     let parent = Parent { context: known, state: "a=1" };
-    let none = traced_with(&[], |_, input| input.parent = Some(parent));
+    let none = traced_with(&[], |given| given.known = Some(parent));
     assert_eq!((none.context.trace_id, none.parent, none.context.sampled), (7, Some(8), true));
     assert!(none.edits.contains(&HeaderEdit::Set("tracestate".to_string(), "a=1".to_string())));
     let own = format!("00-{TRACE}-{SPAN}-00");
-    let own = traced_with(&[("traceparent", &own)], |_, input| input.parent = Some(parent));
+    let own = traced_with(&[("traceparent", &own)], |given| given.known = Some(parent));
     assert_eq!(
         (own.context.trace_id, own.context.sampled),
         (context(false).trace_id, false),
@@ -214,12 +219,24 @@ fn b3() {
         for (name, _) in &headers {
             assert!(found.edits.contains(&HeaderEdit::Remove(name.to_string())), "{headers:?}");
         }
-        let ignored = traced_with(&headers, |tracing, _| tracing.accept_b3 = false);
+        let ignored = traced_with(&headers, |given| given.tracing.accept_b3 = false);
         assert_eq!(ignored.context.trace_id, NEW_TRACE, "{headers:?}");
     }
     let valid = format!("00-{}-{SPAN}-00", "1".repeat(32));
     let both = traced(&[("traceparent", &valid), ("b3", "1")]);
     assert!(both.context.trace_id == 0x1111_1111_1111_1111_1111_1111_1111_1111 && !both.context.sampled);
+}
+
+#[test]
+fn no_field_that_a_function_may_take_for_b3_contradicts_the_span() {
+    for name in ["x_b3_traceid", "x-b3_spanid", "x_b3-sampled", "x-b3-unknown"] {
+        let found = traced(&[(name, TRACE)]);
+        assert!(found.edits.contains(&HeaderEdit::Remove(name.to_string())), "{name}: {:?}", found.edits);
+        assert_eq!((found.context.trace_id, found.parent), (NEW_TRACE, None), "{name}: it is not read");
+    }
+    for name in ["b3-x", "x-b33", "xb3", "x-b3", "tracestates", "é-b3-x"] {
+        assert_eq!(traced(&[(name, TRACE)]).edits.len(), 1, "{name}");
+    }
 }
 
 #[test]
@@ -280,11 +297,8 @@ fn tracestates() {
 #[test]
 fn off_is_off() {
     let tracing = Tracing { name: String::new(), enabled: false, sampling_per_10k: 10_000, accept_b3: true };
-    let mut input = testing::request();
-    input.headers = vec![Header { name: "traceparent", value: b"nonsense" }, Header { name: "b3", value: b"1" }];
-    let mut edits = Vec::new();
-    assert_eq!(plan(&tracing, &input, &mut edits), None);
-    assert_eq!(edits, []);
+    let headers = [header("traceparent", "nonsense"), header("b3", "1")];
+    assert_eq!(plan(&tracing, || headers.iter().copied(), [1, 2, 3, 4], None), None);
 }
 
 proptest! {
@@ -301,13 +315,12 @@ proptest! {
         b3 in prop_oneof![prop::collection::vec(any::<u8>(), 0..64), "[-0-9a-fd]{0,60}".prop_map(String::into_bytes)],
     ) {
         let tracing = Tracing { name: String::new(), enabled: true, sampling_per_10k: 1, accept_b3: true };
-        let mut input = testing::request();
-        input.headers = vec![
+        let headers = [
             Header { name: "traceparent", value: &traceparent },
             Header { name: "tracestate", value: &tracestate },
             Header { name: "b3", value: &b3 },
         ];
-        let plan = plan(&tracing, &input, &mut Vec::new());
-        prop_assert!(plan.is_some_and(|plan| plan.context.trace_id != 0 && plan.context.span_id != 0));
+        let plan = plan(&tracing, || headers.iter().copied(), [0; 4], None);
+        prop_assert!(plan.is_some_and(|(plan, _)| plan.context.trace_id != 0 && plan.context.span_id != 0));
     }
 }

@@ -139,7 +139,7 @@ impl Inbound {
         if let Some(external) = &entry.external {
             self.check_external(external)?;
         }
-        let peer = input::Peer { identity: self.peer.identity.as_deref(), address: self.peer.address.ip() };
+        let peer = input::Peer { identity: self.peer.identity.as_deref(), address: Some(self.peer.address.ip()) };
         match connection::judge(&entry.inbound.spec, peer, self.port.number, &self.name) {
             Ok(rule) => {
                 self.rule = rule.to_owned();

@@ -23,8 +23,8 @@ use leno_http::body::{Body, grpc_status};
 use leno_http::failure::Failure;
 use leno_http::peer::Peer;
 use leno_model::AuthorizerProtocol;
-use leno_policy::input::TraceContext;
 use leno_policy::outcome::PolicyKind;
+use leno_policy::trace::TraceContext;
 use leno_telemetry::exchange::{AuthorizerCheck, RecordedVerdict};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -117,13 +117,13 @@ impl Exchange {
         (about, trace): (&request::Parts, Option<TraceContext>),
         bodiless: bool,
     ) -> (Result<Arc<Answer>, NoAnswer>, bool) {
-        let digest = question::digest(authorizer, self, about);
-        if let Some(known) = digest.and_then(|digest| authorizer.look_up(&digest, Instant::now())) {
+        let key = question::key(authorizer, self, about);
+        if let Some(known) = key.and_then(|key| authorizer.look_up(key, Instant::now())) {
             return (Ok(known), true);
         }
         let answer = self.ask_about(authorizer, entry, (about, trace), bodiless).await.map(Arc::new);
-        if let (Ok(answer), Some(digest)) = (&answer, digest) {
-            authorizer.remember(digest, answer, Instant::now());
+        if let (Ok(answer), Some(key)) = (&answer, key) {
+            authorizer.remember(key, answer, Instant::now());
         }
         (answer, false)
     }

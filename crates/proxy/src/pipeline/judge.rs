@@ -1,23 +1,29 @@
 //! Asks a function's program about a request, and carries out its decision. Only this module
 //! touches the sandbox.
 //!
-//! A program is a pure function. This module collects its input: the request's head, the identities
-//! that the runtime established, and the counters that the program declared. The program runs in a
-//! fresh sandbox. If it needs more (a verified signature, another counter), it says so, and a fresh
-//! sandbox runs again with that added. The output is untrusted until it is validated.
+//! A program is a pure function. This module collects its input: the parts of the head that the
+//! program declares, and the identities that the runtime established. The program runs in a fresh
+//! sandbox. If it needs a verified signature, it says so, and a fresh sandbox runs again with that
+//! added. The output is untrusted until it is validated. Then this module adds what depends on
+//! state: counters of rate limits, the circuit breaker, the span.
+//!
+//! A program that is asked the same again gives the same answer, so a decision may be remembered
+//! ([`decisions`]) instead of made again.
 //!
 //! The judge fails closed. A program that did not load, a fault, a missed deadline, an invalid
 //! output, a counter that cannot be kept: each of these refuses the request, and the record says
 //! why.
 
 mod again;
+mod decision;
 mod extend;
+mod limits;
 mod outcome;
-mod prefetch;
 pub mod replay;
 mod request_snapshot;
 mod runaway;
 mod shown;
+mod signature;
 mod verdict;
 
 pub(crate) use again::{OpenRequest, Withdrawn};
@@ -25,38 +31,42 @@ pub use outcome::{Permit, PermittedRequest, Refusal};
 pub(crate) use request_snapshot::RequestSnapshot;
 pub(crate) use verdict::{add_time, audit, overrule};
 
+use crate::state::decisions::ValidDecision;
 use crate::state::function::{FunctionEntry, LoadedProgram};
 use crate::state::in_flight::InFlight;
 use crate::state::policy_state::{FunctionState, PolicyState};
-use crate::state::tokens::{Signatures, VerifiedToken};
+use crate::state::recent::KeyedHasher;
+use crate::state::tokens::VerifiedTokens;
 use http::{request, response};
-use leno_http::edits::BadOutput;
+use leno_http::edits::{BadOutput, Edit};
 use leno_http::peer::{Peer, TrafficDirection};
 use leno_model::FunctionId;
+use leno_policy::abi;
+use leno_policy::breaker::TargetLoad;
 use leno_policy::engine::EngineKind;
-use leno_policy::input::{Input, RequestInput, ResponseInput, TargetLoad};
-use leno_policy::outcome::{
-    Decision, HeaderEdit, MAX_KEYS, MAX_TAKES, Outcome, Output, PolicyKind, SignatureWant, TracePlan, Verdict, Wants,
-};
-use leno_policy::spec::{KeyId, Protocol};
+use leno_policy::input::RequestInput;
+use leno_policy::outcome::{Decision, Output, PolicyKind, Verdict};
+use leno_policy::sidecar;
+use leno_policy::spec::Protocol;
 use leno_policy::token::{self, RequestToken};
+use leno_policy::trace::TracePlan;
 use leno_runtime::random::Random;
 use leno_sandbox::{Fault, Pool, RunError};
-use leno_telemetry::exchange::{JudgementRecord, RateLimitCheck, RecordedVerdict, SignatureCheck, Stage};
+use leno_telemetry::exchange::{JudgementRecord, RecordedVerdict, Stage};
 use leno_telemetry::inputs::Inputs;
 use leno_telemetry::record::Record;
-use prefetch::{Counter, PrefetchedInputs};
-use request_snapshot::header_fields;
+use request_snapshot::given_fields;
 use runaway::{Account, DeadlineBudgets};
+use signature::TokenSignature;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum number of runs for one request. One is enough for a known token and known counters; a
-/// token never seen before takes two.
-const MAX_RUNS: u8 = 4;
+/// Maximum number of runs for one request. One is enough for a known token; a token never seen
+/// before takes two.
+const MAX_RUNS: u8 = 2;
 /// Maximum number of functions whose policy state a worker caches.
 const MAX_CACHED_FUNCTIONS: usize = 8192;
 
@@ -65,6 +75,8 @@ pub struct Judge {
     policy_state: Arc<PolicyState>,
     random: Rc<Random>,
     pool: RefCell<Pool>,
+    /// An empty buffer for encoded inputs.
+    encoded: RefCell<Vec<u8>>,
     state_cache: RefCell<StateCache>,
     log: RateLimitedLog,
     /// Functions whose programs or extensions keep missing their deadlines.
@@ -136,17 +148,12 @@ enum JudgeError {
     BadOutput(#[from] BadOutput),
     #[error("the program could not read its input: {0}")]
     Unreadable(String),
+    #[error("the input cannot be encoded: {0}")]
+    Encoding(postcard::Error),
     #[error("the program did not decide within {MAX_RUNS} runs")]
     Undecided,
     #[error("the program permitted a request that is for nobody")]
     NoTarget,
-}
-
-/// How the runs of a program ended.
-enum ProgramOutcome {
-    Decided(Box<Decision>),
-    /// A signature that the program wanted verified is wrong. The program supplies the span.
-    BadSignature(Box<SignatureWant>, Option<TracePlan>),
 }
 
 impl Judge {
@@ -156,6 +163,7 @@ impl Judge {
             policy_state,
             random,
             pool: RefCell::new(Pool::new()),
+            encoded: RefCell::default(),
             state_cache: RefCell::default(),
             log: RateLimitedLog::default(),
             deadline_budgets: DeadlineBudgets::default(),
@@ -179,18 +187,23 @@ impl Judge {
             .target
             .map(|target| if *target == input.entry.config.id { state.clone() } else { self.function(target) });
         let target = target.as_deref();
-        let signatures = &self.policy_state.tokens.signatures;
-        let mut evaluation =
-            Evaluation { input, program, state: &state, signatures, target, record, runs: Runs::default() };
-        let judgement = match evaluation.decide(self, &head, now_ms) {
-            Ok(ProgramOutcome::Decided(decision)) => {
-                self.watch_for_unknown_keys(input.entry, &decision);
-                evaluation.carry_out(*decision, head, now_ms).await
-            }
-            Ok(ProgramOutcome::BadSignature(want, trace)) => match evaluation.note_plan(trace.as_ref(), &head) {
-                Ok(()) => evaluation.deny(want.denial, Vec::new(), &want.failure, now_ms).await,
-                Err(error) => Err(error),
-            },
+        let tokens = &self.policy_state.tokens;
+        let mut evaluation = Evaluation {
+            input,
+            program,
+            state: &state,
+            signatures: &tokens.signatures,
+            hasher: &tokens.hasher,
+            target,
+            record,
+            span: None,
+            span_edits: Vec::new(),
+            runs: Runs::default(),
+        };
+        let random = std::array::from_fn(|_| self.random.next());
+        let decided = evaluation.note_span(random, &head).and_then(|()| evaluation.decide(self, &head, now_ms));
+        let judgement = match decided {
+            Ok(decision) => evaluation.carry_out(&decision, head, now_ms).await,
             Err(error) => Err(error),
         };
         let judgement = judgement.unwrap_or_else(|error| {
@@ -201,20 +214,19 @@ impl Judge {
         judgement
     }
 
-    /// Edits a response: as decided with the request, then as the program says if it sees
-    /// responses, then as the extensions say that see responses. On error, the refusal takes the
-    /// response's place.
+    /// Edits a response: as decided with the request, then as the configuration says for its status,
+    /// then as the extensions say that see responses. On error, the refusal takes the response's
+    /// place.
     pub fn response(&self, permit: &Permit, head: &mut response::Parts, record: &Record) -> Result<(), Refusal> {
         let program = program(&permit.entry, permit.direction);
-        let edits =
-            if program.needs.response { self.respond(&permit.entry, program, head, record) } else { Ok(Vec::new()) };
-        let edits = edits.and_then(|edits| Ok(leno_http::edits::check(edits)?));
-        match edits {
+        let edits = sidecar::response_edits(&program.spec.sidecar, head.status.as_u16());
+        match leno_http::edits::check(edits) {
             Ok(edits) => {
                 permit.edit_response(edits, &mut head.headers, record);
                 extend::respond(self, &permit.entry, permit.direction, permit.response_extensions.take(), head, record)
             }
             Err(error) => {
+                let error = error.into();
                 self.log.judge_error(&permit.entry.name, &error);
                 Err(outcome::fault(&error, record))
             }
@@ -233,34 +245,12 @@ impl Judge {
         }
     }
 
-    fn respond(
-        &self,
-        entry: &FunctionEntry,
-        program: &LoadedProgram,
-        head: &response::Parts,
-        record: &Record,
-    ) -> Result<Vec<HeaderEdit>, JudgeError> {
-        let headers = header_fields(&head.headers);
-        let input = Input::Response(ResponseInput { status: head.status.as_u16(), headers });
-        let (output, time) = self.run(entry.class.into(), program, &input, record)?;
-        record.note(|observed| {
-            if let Some(judged) = &mut observed.judged {
-                judged.run_time += time;
-            }
-        });
-        match output {
-            Output::Response(edits) => Ok(edits),
-            Output::Unreadable(reason) => Err(JudgeError::Unreadable(reason)),
-            Output::Request(_) => Err(BadOutput::WrongKind.into()),
-        }
-    }
-
     /// Runs a program once, in a fresh sandbox.
     fn run(
         &self,
         account: Account,
         program: &LoadedProgram,
-        input: &Input<'_>,
+        input: &RequestInput<'_>,
         record: &Record,
     ) -> Result<(Output, Duration), JudgeError> {
         let image = program.image.as_ref().map_err(|error| JudgeError::NotLoaded(error.to_string()))?;
@@ -274,6 +264,17 @@ impl Judge {
         }
         record.metrics().sandbox_run(image.kind(), time);
         Ok((output?, time))
+    }
+
+    /// The key of the memory's entry for this input: equal inputs have equal keys, whatever the time.
+    fn memory_key(&self, input: &RequestInput<'_>) -> Result<u128, JudgeError> {
+        let mut encoded = postcard::to_extend(input, self.encoded.take()).map_err(JudgeError::Encoding)?;
+        let key = self.policy_state.tokens.hasher.hash(abi::without_time(&encoded));
+        // It may hold a token.
+        encoded.fill(0);
+        encoded.clear();
+        self.encoded.replace(encoded);
+        Ok(key)
     }
 
     /// A function's policy state, cached by this worker.
@@ -339,7 +340,8 @@ fn program(entry: &FunctionEntry, direction: TrafficDirection) -> &LoadedProgram
 impl<'a> JudgeInput<'a> {
     fn peer(&self) -> leno_policy::input::Peer<'a> {
         let Peer { identity, address } = self.peer;
-        leno_policy::input::Peer { identity: identity.as_deref(), address: address.ip() }
+        let address = program(self.entry, self.direction).needs.address.then(|| address.ip());
+        leno_policy::input::Peer { identity: identity.as_deref(), address }
     }
 }
 
@@ -348,9 +350,14 @@ struct Evaluation<'a> {
     input: JudgeInput<'a>,
     program: &'a LoadedProgram,
     state: &'a FunctionState,
-    signatures: &'a Signatures,
+    signatures: &'a VerifiedTokens,
+    hasher: &'a KeyedHasher,
     target: Option<&'a FunctionState>,
     record: &'a Record,
+    /// This hop's span; `None`: tracing is off.
+    span: Option<TracePlan>,
+    /// The edits that pass it on.
+    span_edits: Vec<Edit>,
     runs: Runs,
 }
 
@@ -358,6 +365,8 @@ struct Evaluation<'a> {
 #[derive(Default)]
 struct Runs {
     count: u8,
+    /// The decision is a remembered one.
+    remembered: bool,
     time: Duration,
     verdict: Option<RecordedVerdict>,
     audit: Option<RecordedVerdict>,
@@ -367,54 +376,65 @@ struct Runs {
 }
 
 impl Evaluation<'_> {
-    /// Runs the program until it has decided.
-    fn decide(&mut self, judge: &Judge, head: &request::Parts, now_ms: u64) -> Result<ProgramOutcome, JudgeError> {
+    /// The program's decision: a remembered one on the same input, or that of a run.
+    fn decide(&mut self, judge: &Judge, head: &request::Parts, now_ms: u64) -> Result<Arc<ValidDecision>, JudgeError> {
+        let program = self.program;
         let path = request_snapshot::path(head);
-        let headers = header_fields(&head.headers);
-        let sources = &self.program.needs.tokens;
+        let headers = given_fields(&program.needs, &head.headers);
+        let sources = &program.needs.tokens;
         let located = if sources.is_empty() { Vec::new() } else { token::locate(sources, &headers, path) };
         self.keep_inputs(head, path, &located);
-        let mut prefetched = PrefetchedInputs::new(self, &head.method, path, &headers, &located);
-        let mut headers = Some(headers);
-        let (peer, target) = (self.input.peer(), self.target.map_or("", |state| &state.name));
-        let random = std::array::from_fn(|_| judge.random.next());
+        let input = RequestInput {
+            now_ms,
+            peer: self.input.peer(),
+            target: self.target.map_or("", |state| &state.name),
+            port: self.input.port,
+            protocol: self.input.protocol,
+            method: head.method.as_str(),
+            authority: leno_http::head::authority(head),
+            path,
+            headers,
+            verified: None,
+        };
+        let key = program.remembers.then(|| judge.memory_key(&input)).transpose()?;
+        if let Some(decision) = key.and_then(|key| program.decisions.look_up(key, now_ms)) {
+            self.runs.remembered = true;
+            self.note_signature(decision.signature);
+            return Ok(decision);
+        }
+        let decision = Arc::new(self.run(judge, input, &located)?);
+        // The key covers the token, not whether it is verified: that is a fact only if it is.
+        if let Some(key) = key.filter(|_| located.is_empty() || decision.signature.is_some()) {
+            program.decisions.remember(key, decision.clone());
+        }
+        Ok(decision)
+    }
+
+    /// Runs the program until it has decided.
+    fn run(
+        &mut self,
+        judge: &Judge,
+        mut input: RequestInput<'_>,
+        located: &[RequestToken<'_>],
+    ) -> Result<ValidDecision, JudgeError> {
+        let mut signature = TokenSignature::look_up(self, located);
         while self.runs.count < MAX_RUNS {
-            let is_unverified = prefetched.token.is_some() && prefetched.verified().is_none();
-            let account = Account { class: self.input.entry.class, is_unverified };
-            let program_input = Input::Request(RequestInput {
-                now_ms,
-                random,
-                peer,
-                target,
-                port: self.input.port,
-                protocol: self.input.protocol,
-                scheme: self.input.scheme,
-                method: head.method.as_str(),
-                authority: leno_http::head::authority(head),
-                path,
-                headers: headers.take().unwrap_or_else(|| header_fields(&head.headers)),
-                verified: prefetched.verified(),
-                quotas: prefetched.quotas(),
-                load: self.load(),
-                parent: self.input.parent.and_then(InFlight::parent),
-            });
-            let (output, time) = judge.run(account, self.program, &program_input, self.record)?;
+            input.verified = signature.key();
+            let account = Account { class: self.input.entry.class, is_unverified: signature.is_unverified() };
+            let (output, time) = judge.run(account, self.program, &input, self.record)?;
             self.runs.count += 1;
             self.runs.time += time;
             match output {
-                Output::Request(Outcome::Decided(decision)) => {
-                    prefetched.learn(self, &decision.facts);
-                    self.note_shared(&prefetched, &decision.verdict);
-                    return Ok(ProgramOutcome::Decided(Box::new(decision)));
+                Output::Decided(decision) => {
+                    judge.watch_for_unknown_keys(self.input.entry, &decision);
+                    return self.validate(decision, signature.made_by());
                 }
-                Output::Request(Outcome::Wants(mut wants)) => {
-                    let trace = wants.trace.take();
-                    if let Some(want) = self.supply(&mut prefetched, wants)? {
-                        return Ok(ProgramOutcome::BadSignature(Box::new(want), trace));
+                Output::Unverified(want) => {
+                    if let Err(want) = signature.verify(self, want)? {
+                        return Ok(self.wrong_signature(want)?);
                     }
                 }
                 Output::Unreadable(reason) => return Err(JudgeError::Unreadable(reason)),
-                Output::Response(_) => return Err(BadOutput::WrongKind.into()),
             }
         }
         Err(JudgeError::Undecided)
@@ -425,54 +445,6 @@ impl Evaluation<'_> {
         if !self.input.entry.remote {
             let inputs = Inputs::new(&self.program.keeps, self.input.port, path, &head.headers, located);
             self.record.note(|observed| observed.inputs = Some(inputs));
-        }
-    }
-
-    /// Supplies the signatures and counters that the program wants. Returns the want for a
-    /// signature if the signature is wrong.
-    fn supply(&self, prefetched: &mut PrefetchedInputs<'_>, wants: Wants) -> Result<Option<SignatureWant>, JudgeError> {
-        if let Some(want) = wants.signature {
-            let Some(token) = &mut prefetched.token else { return Err(BadOutput::NoToken.into()) };
-            leno_http::edits::at_most("keys", want.keys.len(), MAX_KEYS)?;
-            let verify = |key: &&KeyId| {
-                let result = self.input.entry.keys.verify(token.token, **key, want.algorithm);
-                self.record.note(|observed| {
-                    let error = result.err().map(|error| error.label());
-                    let check = SignatureCheck { key: **key, algorithm: want.algorithm, remembered: false, error };
-                    observed.signatures.push(check);
-                });
-                result.is_ok()
-            };
-            let Some(key) = want.keys.iter().find(verify).copied() else { return Ok(Some(want)) };
-            token.verified = Some(key);
-            self.state.tokens.remember(token.digest, VerifiedToken { key, algorithm: want.algorithm, claims: None });
-            self.signatures.remember(token.digest, key, want.algorithm);
-        }
-        leno_http::edits::at_most("counters", wants.quotas.len(), MAX_TAKES)?;
-        for (limit, key) in wants.quotas {
-            let limits = &self.program.spec.rate_limits;
-            let Some(spec) = limits.get(usize::from(limit)) else {
-                let index = usize::from(limit);
-                return Err(BadOutput::Index { what: "rate limit", index, count: limits.len() }.into());
-            };
-            let held = self.state.limits.read(&spec.name, &key);
-            prefetched.counters.push(Counter { limit, key, held });
-        }
-        Ok(None)
-    }
-
-    /// Records that a shared counter refused the request. The program cannot know that the counter
-    /// is shared.
-    fn note_shared(&self, prefetched: &PrefetchedInputs<'_>, verdict: &Verdict) {
-        let Verdict::Deny(denial) = verdict else { return };
-        if denial.policy != PolicyKind::RateLimit {
-            return;
-        }
-        let limits = &self.program.spec.rate_limits;
-        let mut shared = prefetched.counters.iter().filter(|counter| counter.held.shared);
-        if shared.any(|counter| limits.get(usize::from(counter.limit)).is_some_and(|limit| limit.name == denial.rule)) {
-            let check = RateLimitCheck { limit: denial.rule.as_str().into(), remaining: None, shared: true };
-            self.record.note(|observed| observed.rate_limit_checks.push(check));
         }
     }
 
@@ -497,6 +469,7 @@ impl Evaluation<'_> {
             observed.judged = self.runs.verdict.map(|verdict| JudgementRecord {
                 function: self.input.entry.name.clone(),
                 engine,
+                remembered: self.runs.remembered,
                 runs: self.runs.count,
                 run_time: self.runs.time,
                 time: ended.saturating_duration_since(started),

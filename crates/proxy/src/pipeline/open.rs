@@ -75,7 +75,6 @@ pub(crate) struct Permission {
     /// The callee: `namespace/name`.
     pub target: Arc<str>,
     pub protocol: Protocol,
-    pub scheme: &'static str,
     pub port: u16,
     /// The certificate by which the caller is known.
     pub certificate: Option<PeerCertificate>,

@@ -166,7 +166,6 @@ impl Worker {
             peer: &permission.peer,
             target: &permission.target,
             protocol: permission.protocol,
-            scheme: permission.scheme,
             port: permission.port,
             asked: &permission.asked,
         };

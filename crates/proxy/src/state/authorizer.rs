@@ -1,6 +1,6 @@
 //! External authorizers of a function, and the cached answers of each.
 
-use super::tokens::{Digest, Recent};
+use super::recent::{KeyedHasher, Recent};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use leno_http::edits::Edit;
@@ -17,7 +17,8 @@ pub(crate) struct Authorizer {
     /// Its definition.
     pub spec: leno_model::Authorizer,
     /// Answers, and when they expire: at most 4096 of each authorizer, less than 10 MB.
-    remembered: Recent<(Instant, Arc<Answer>)>,
+    remembered: Recent<(Instant, Arc<Answer>), 256>,
+    hasher: KeyedHasher,
 }
 
 /// The validated answer of an authorizer.
@@ -42,19 +43,24 @@ pub(crate) struct AuthorizerRefusal {
 
 impl Authorizer {
     pub(super) fn new(spec: &leno_model::Authorizer) -> Self {
-        Self { spec: spec.clone(), remembered: Recent::default() }
+        Self { spec: spec.clone(), remembered: Recent::default(), hasher: KeyedHasher::default() }
+    }
+
+    /// The key of a question in the cache. Equal questions have equal bytes.
+    pub(crate) fn key(&self, question: &[u8]) -> u128 {
+        self.hasher.hash(question)
     }
 
     /// The cached answer to an equal question, if it has not expired.
-    pub(crate) fn look_up(&self, digest: &Digest, now: Instant) -> Option<Arc<Answer>> {
-        self.remembered.look_up(digest).filter(|(until, _)| now < *until).map(|(_, answer)| answer)
+    pub(crate) fn look_up(&self, key: u128, now: Instant) -> Option<Arc<Answer>> {
+        self.remembered.look_up(key).filter(|(until, _)| now < *until).map(|(_, answer)| answer)
     }
 
     /// Caches an answer, unless it is large.
-    pub(crate) fn remember(&self, digest: Digest, answer: &Answer, now: Instant) {
+    pub(crate) fn remember(&self, key: u128, answer: &Answer, now: Instant) {
         let until = self.spec.cache.as_ref().and_then(|cache| now.checked_add(cache.ttl));
         if let Some(until) = until.filter(|_| answer.size() <= LARGEST_REMEMBERED) {
-            self.remembered.insert(digest, (until, Arc::new(answer.clone())));
+            self.remembered.insert(key, (until, Arc::new(answer.clone())));
         }
     }
 }
@@ -102,12 +108,12 @@ mod tests {
             })
         };
         let now = Instant::now();
-        authorizer.remember([1; 32], &refused(10), now);
-        authorizer.remember([2; 32], &refused(LARGEST_REMEMBERED + 1), now);
+        authorizer.remember(1, &refused(10), now);
+        authorizer.remember(2, &refused(LARGEST_REMEMBERED + 1), now);
         let almost = now + Duration::from_millis(9_999);
-        assert_eq!(authorizer.look_up(&[1; 32], almost).as_deref(), Some(&refused(10)));
-        assert_eq!(authorizer.look_up(&[1; 32], now + Duration::from_secs(10)), None);
-        assert_eq!(authorizer.look_up(&[2; 32], now), None);
-        assert_eq!(authorizer.look_up(&[3; 32], now), None);
+        assert_eq!(authorizer.look_up(1, almost).as_deref(), Some(&refused(10)));
+        assert_eq!(authorizer.look_up(1, now + Duration::from_secs(10)), None);
+        assert_eq!(authorizer.look_up(2, now), None);
+        assert_eq!(authorizer.look_up(3, now), None);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::authorizer::Authorizer;
 use super::component::{self, ComponentSecrets, Share};
+use super::decisions::Decisions;
 use super::egress::{self, EgressSecrets, EgressTarget};
 use super::extension::Extension;
 use super::modules::Modules;
@@ -10,6 +11,7 @@ use super::signature::PreparedKeys;
 use leno_model::egress::wildcard;
 use leno_model::{FunctionConfig, Route};
 use leno_namespaces::{Bounds, Importance, Namespace, Namespaces, Source};
+use leno_policy::engine::EngineKind;
 use leno_policy::host::of_authority;
 use leno_policy::needs::Needs;
 use leno_policy::spec::{Cidr, ProgramSpec};
@@ -261,6 +263,10 @@ pub struct LoadedProgram {
     pub keeps: InputSelection,
     /// The longest time that one run may take.
     pub deadline: Duration,
+    /// Whether decisions are remembered. Otherwise each request is judged by a run.
+    pub(crate) remembers: bool,
+    /// The decisions that are remembered.
+    pub(crate) decisions: Decisions,
 }
 
 impl LoadedProgram {
@@ -273,6 +279,18 @@ impl LoadedProgram {
         };
         let image = Image::constant(spec.clone()).map_or_else(isolated, Ok);
         let needs = Needs::of(spec);
-        Self { image, spec: Arc::new(spec.clone()), keeps: InputSelection::of(spec, &needs), needs, deadline }
+        // A constant program runs without a sandbox, which costs less than to remember.
+        let sandboxed = image.as_ref().is_ok_and(|image| image.kind() != EngineKind::Constant);
+        let remembers = sandboxed && !spec.sidecar.judge_each_request;
+        let decisions = Decisions::default();
+        Self {
+            image,
+            spec: Arc::new(spec.clone()),
+            keeps: InputSelection::of(spec, &needs),
+            needs,
+            deadline,
+            remembers,
+            decisions,
+        }
     }
 }

@@ -7,7 +7,7 @@ pub mod outlier;
 
 pub use outlier::{Attempt, Ejection};
 
-use leno_policy::input::TargetLoad;
+use leno_policy::breaker::TargetLoad;
 use leno_policy::spec::Outlier;
 use outlier::Outliers;
 use std::net::SocketAddr;

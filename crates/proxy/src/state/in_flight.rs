@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderValue};
 use leno_http::head;
-use leno_policy::input::{Parent, TraceContext};
+use leno_policy::trace::{Parent, TraceContext};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;

@@ -43,7 +43,7 @@ use allowance::Allowances;
 use counters::{Counters, Terms, Undo};
 use lease::Lease;
 use leno_model::FunctionId;
-use leno_policy::input::QuotaState;
+use leno_policy::quota::QuotaState;
 use leno_policy::quota::TakeResult;
 use leno_policy::spec::{QuotaAlgorithm, RateLimit};
 use std::collections::{BTreeMap, BTreeSet};

@@ -8,7 +8,7 @@
 use super::by_function::ByFunction;
 use super::health::TargetHealth;
 use super::limits::{FunctionLimits, NodeLimits};
-use super::tokens::{FunctionTokens, NodeTokens};
+use super::tokens::{NodeTokens, VerifiedTokens};
 use leno_model::FunctionId;
 use leno_sandbox::extension::SharedData;
 use leno_telemetry::metrics::Entries;
@@ -38,7 +38,7 @@ pub struct FunctionState {
     /// Counters of its rate limits.
     pub limits: Arc<FunctionLimits>,
     /// Tokens whose signatures were verified.
-    pub tokens: Arc<FunctionTokens>,
+    pub tokens: Arc<VerifiedTokens>,
     /// Load of the function as this node's callee, and health of its endpoints.
     pub health: Arc<TargetHealth>,
     /// Data that the instances of its extensions share.

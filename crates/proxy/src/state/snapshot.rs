@@ -9,7 +9,7 @@ use super::shards::Shards;
 use leno_model::{FunctionId, MeshConfig};
 use leno_policy::connection;
 use leno_policy::input::Peer;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ impl NodeSnapshot {
                 "all calls of this mesh go through mutual TLS, and connections without requests cannot",
             ));
         }
-        let peer = Peer { identity: Some(&caller.identity), address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
+        let peer = Peer { identity: Some(&caller.identity), address: Some(Ipv4Addr::LOCALHOST.into()) };
         match connection::judge(&entry.inbound.spec, peer, port, host) {
             Ok(rule) => Ok((rule.to_owned(), entry.clone())),
             Err(denial) => Err(ConnectionRefusal { rule: denial.rule, reason: denial.clause }),

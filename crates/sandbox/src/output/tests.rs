@@ -1,5 +1,5 @@
 use super::*;
-use leno_policy::outcome::{Denial, Plan, PolicyKind, SignatureWant, Wants};
+use leno_policy::outcome::{PolicyKind, SignatureWant, Take, Window};
 use leno_policy::spec::{Algorithm, KeyId};
 
 fn decision() -> Decision {
@@ -7,14 +7,17 @@ fn decision() -> Decision {
         verdict: Verdict::Allow { rule: "a/authorization/b".into() },
         path: None,
         request_edits: vec![],
-        response_edits: vec![],
         takes: vec![],
         principal: None,
-        facts: vec![],
         audit: None,
-        until_ms: None,
-        plan: Plan::default(),
+        window: Window::ALWAYS,
+        target: None,
+        asks: vec![],
     }
+}
+
+fn signature(denial: Denial) -> SignatureWant {
+    SignatureWant { keys: vec![KeyId([1; 32])], algorithm: Algorithm::ES256, denial, failure: vec![] }
 }
 
 fn refusal(status: u16, headers: &[(&str, &str)]) -> Denial {
@@ -35,7 +38,7 @@ fn check(output: &Output) -> Result<Output, OutputError> {
 fn decided(change: impl FnOnce(&mut Decision)) -> Result<Output, OutputError> {
     let mut decision = decision();
     change(&mut decision);
-    check(&Output::Request(Outcome::Decided(decision)))
+    check(&Output::Decided(decision))
 }
 
 #[test]
@@ -45,7 +48,7 @@ fn what_is_sound_passes_unchanged() {
     sound.request_edits =
         vec![HeaderEdit::Set("x-user".into(), "käthe\t1".into()), HeaderEdit::Remove("cookie".into())];
     sound.verdict = Verdict::Deny(refusal(429, &[("retry-after", "3")]));
-    let output = Output::Request(Outcome::Decided(sound));
+    let output = Output::Decided(sound);
     assert_eq!(check(&output), Ok(output));
 }
 
@@ -56,18 +59,12 @@ fn header_names_that_programs_may_not_touch() {
     {
         let edit = HeaderEdit::Set(name.into(), "1".into());
         let expected = Err(OutputError::HeaderName(name.into()));
-        assert_eq!(
-            decided(|decision| decision.request_edits = vec![edit.clone()]),
-            expected,
-            "{name:?} in the request"
-        );
-        assert_eq!(
-            decided(|decision| decision.response_edits = vec![edit.clone()]),
-            expected,
-            "{name:?} in the response"
-        );
-        assert_eq!(check(&Output::Response(vec![HeaderEdit::Remove(name.into())])), expected, "{name:?} removed");
+        assert_eq!(decided(|decision| decision.request_edits = vec![edit]), expected, "{name:?} set");
+        let removal = HeaderEdit::Remove(name.into());
+        assert_eq!(decided(|decision| decision.request_edits = vec![removal]), expected, "{name:?} removed");
         let denial = refusal(403, &[(name, "1")]);
+        let wants = Output::Unverified(signature(denial.clone()));
+        assert_eq!(check(&wants), expected, "{name:?} for a wrong signature");
         assert_eq!(decided(|decision| decision.verdict = Verdict::Deny(denial)), expected, "{name:?} in a refusal");
     }
 }
@@ -93,7 +90,10 @@ fn words_are_short() {
         (Denial { clause: long(MAX_CLAUSE), ..refusal(403, &[]) }, "the clause"),
     ];
     for (denial, what) in denials {
-        assert_eq!(decided(|decision| decision.verdict = Verdict::Deny(denial)), Err(OutputError::TooLong(what)));
+        let verdict = Verdict::Deny(denial);
+        let expected = Err(OutputError::TooLong(what));
+        assert_eq!(decided(|decision| decision.audit = Some(verdict.clone())), expected, "audited");
+        assert_eq!(decided(|decision| decision.verdict = verdict), expected);
     }
     let principal = Some(long(MAX_PRINCIPAL));
     assert_eq!(decided(|decision| decision.principal = principal), Err(OutputError::TooLong("the principal")));
@@ -115,36 +115,41 @@ fn a_refusal_refuses() {
             decided(|decision| decision.verdict = Verdict::Deny(denial.clone())),
             Err(OutputError::Status(status))
         );
-        let signature =
-            SignatureWant { keys: vec![KeyId([1; 32])], algorithm: Algorithm::ES256, denial, failure: Vec::new() };
-        let wants = Wants { signature: Some(signature), ..Wants::default() };
-        assert_eq!(check(&Output::Request(Outcome::Wants(wants))), Err(OutputError::Status(status)));
+        assert_eq!(check(&Output::Unverified(signature(denial))), Err(OutputError::Status(status)));
     }
 }
 
 #[test]
 fn floods_are_refused() {
     let edits = vec![HeaderEdit::Remove("a".into()); MAX_EDITS + 1];
-    assert_eq!(check(&Output::Response(edits)), Err(OutputError::TooMany("header edits")));
-    let wants = Wants { quotas: vec![(0, String::new()); MAX_EDITS + 1], ..Wants::default() };
-    assert_eq!(check(&Output::Request(Outcome::Wants(wants))), Err(OutputError::TooMany("counters")));
+    let takes = vec![Take { limit: 0, key: String::new(), cost: 1 }; MAX_EDITS + 1];
+    let keys = vec![KeyId([1; 32]); MAX_EDITS + 1];
+    let many = |what| Err(OutputError::TooMany(what));
+    assert_eq!(decided(|decision| decision.request_edits = edits), many("header edits"));
+    assert_eq!(decided(|decision| decision.takes = takes.clone()), many("counters"));
+    assert_eq!(decided(|decision| decision.asks = vec![0; MAX_EDITS + 1]), many("authorizers"));
+    let signature = || signature(refusal(401, &[]));
+    assert_eq!(check(&Output::Unverified(SignatureWant { failure: takes, ..signature() })), many("counters"));
+    assert_eq!(check(&Output::Unverified(SignatureWant { keys, ..signature() })), many("keys"));
 }
 
 #[test]
 fn any_bytes_are_decoded_or_refused() {
-    let sound = postcard::to_stdvec(&Output::Request(Outcome::Decided(decision()))).unwrap();
-    for end in 0..sound.len() {
-        assert!(decode(&sound[..end]).is_err(), "cut at {end}");
-    }
-    let mut longer = sound.clone();
-    longer.push(0);
-    assert_eq!(decode(&longer), Err(OutputError::Excess(1)));
-    // Every byte is replaced by every value: false lengths, unknown variants, broken UTF-8.
-    for at in 0..sound.len() {
-        for value in 0..=255 {
-            let mut bytes = sound.clone();
-            bytes[at] = value;
-            let _ = decode(&bytes);
+    for sound in [Output::Decided(decision()), Output::Unverified(signature(refusal(401, &[])))] {
+        let sound = postcard::to_stdvec(&sound).unwrap();
+        for end in 0..sound.len() {
+            assert!(decode(&sound[..end]).is_err(), "cut at {end}");
+        }
+        let mut longer = sound.clone();
+        longer.push(0);
+        assert_eq!(decode(&longer), Err(OutputError::Excess(1)));
+        // Every byte is replaced by every value: false lengths, unknown variants, broken UTF-8.
+        for at in 0..sound.len() {
+            for value in 0..=255 {
+                let mut bytes = sound.clone();
+                bytes[at] = value;
+                let _ = decode(&bytes);
+            }
         }
     }
     // A list that claims more elements than could be encoded.

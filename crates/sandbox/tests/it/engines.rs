@@ -2,7 +2,8 @@
 
 use crate::support::{AMPLE, empty, engines, load, request};
 use leno_policy::engine::EngineKind;
-use leno_sandbox::{Engine, EngineError, LoadError, Pool, RunError};
+use leno_policy::outcome::Output;
+use leno_sandbox::{Engine, EngineError, Image, LoadError, Pool, RunError};
 use std::path::Path;
 
 #[test]
@@ -17,6 +18,25 @@ fn one_program_says_the_same_on_every_engine() {
     });
     assert_eq!(microvm, inline);
     assert_eq!(wasm, inline);
+}
+
+#[test]
+fn an_encoded_input_gets_the_same_output() {
+    let mut pool = Pool::new();
+    let constant = Image::constant(empty("orders/a")).unwrap();
+    let images = engines().map(|engine| load(&engine, &empty("orders/a"))).into_iter().chain([constant]);
+    for image in images {
+        for request in [request("/a", &[]), request("/a//b", &[("x", "y")]), request("/..", &[])] {
+            let encoded = postcard::to_stdvec(&request).unwrap();
+            let output = pool.run(&image, &request, AMPLE).unwrap();
+            assert!(matches!(output, Output::Decided(_)), "{output:?}");
+            assert_eq!(pool.run_encoded(&image, &encoded, AMPLE).unwrap(), output, "{:?}", image.kind());
+        }
+        for broken in [&[][..], &[0xff; 100]] {
+            let output = pool.run_encoded(&image, broken, AMPLE).unwrap();
+            assert!(matches!(output, Output::Unreadable(_)), "{:?}: {output:?}", image.kind());
+        }
+    }
 }
 
 #[test]
@@ -56,6 +76,8 @@ fn a_program_or_input_that_does_not_fit_is_refused() {
         let mut pool = Pool::new();
         let long = "x".repeat(70_000);
         let error = pool.run(&image, &request("/", &[("a", &long)]), AMPLE).unwrap_err();
+        assert!(matches!(error, RunError::InputTooLarge), "{error}");
+        let error = pool.run_encoded(&image, long.as_bytes(), AMPLE).unwrap_err();
         assert!(matches!(error, RunError::InputTooLarge), "{error}");
         let used = pool.take(&image).unwrap().run(long.as_bytes(), AMPLE);
         assert!(used.output().unwrap_err().to_string().contains("70000 bytes"));

@@ -2,7 +2,7 @@
 
 pub(crate) mod misbehaving;
 
-use leno_policy::input::{Header, Input, Peer, RequestInput, TargetLoad};
+use leno_policy::input::{Header, Peer, RequestInput};
 use leno_policy::spec::{AccessLog, Direction, ProgramSpec, Protocol, Sidecar, Target, Tracing};
 use leno_sandbox::{Engine, Image};
 use std::net::{IpAddr, Ipv4Addr};
@@ -35,27 +35,22 @@ pub(crate) fn empty(function: &str) -> ProgramSpec {
 }
 
 /// A request for `path` with these headers.
-pub(crate) fn request<'a>(path: &'a str, headers: &[(&'a str, &'a str)]) -> Input<'a> {
-    Input::Request(RequestInput {
+pub(crate) fn request<'a>(path: &'a str, headers: &[(&'a str, &'a str)]) -> RequestInput<'a> {
+    RequestInput {
         now_ms: 1_800_000_000_000,
-        random: [1, 2, 3, 4],
         peer: Peer {
             identity: Some("spiffe://orders.example/ns/orders/sa/frontend"),
-            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            address: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         },
         target: "orders/a",
         port: 80,
         protocol: Protocol::Http1,
-        scheme: "http",
         method: "GET",
         authority: "orders.example",
         path,
         headers: headers.iter().map(|(name, value)| Header { name, value: value.as_bytes() }).collect(),
         verified: None,
-        quotas: vec![],
-        load: TargetLoad { healthy: 1, ..TargetLoad::default() },
-        parent: None,
-    })
+    }
 }
 
 /// Loads a program.

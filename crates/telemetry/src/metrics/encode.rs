@@ -92,6 +92,7 @@ struct Sum {
     unreachable: BTreeMap<Arc<str>, u64>,
     signatures: BTreeMap<SignatureKey, u64>,
     runs: [Histogram<{ RUN_BUCKETS.len() + 1 }>; 4],
+    remembered: u64,
     overflows: BTreeMap<OverflowKey, u64>,
     extensions: BTreeMap<ExtensionKey, u64>,
     extension_runs: Histogram<{ RUN_BUCKETS.len() + 1 }>,
@@ -122,6 +123,7 @@ impl Sum {
         add(&mut self.component_failures, &numbers.component_failures);
         add(&mut self.proxy_protocol_refusals, &numbers.proxy_protocol_refusals);
         add(&mut self.closed, &numbers.closed);
+        self.remembered += numbers.remembered;
         self.runs.iter_mut().zip(&numbers.runs).for_each(|(sum, runs)| sum.add(runs));
     }
 }
@@ -183,6 +185,7 @@ impl Scrape {
                 runs.histogram([engine], of_engine.sum, buckets(of_engine, &RUN_BUCKETS));
             }
         }
+        exposition.family(&families::REMEMBERED).samples([([""; 0], self.sum.remembered)]);
         let signatures = self.sum.signatures.iter();
         let signatures = signatures.map(|((algorithm, result), count)| ([*algorithm, *result], *count));
         exposition.family(&families::SIGNATURES).samples(signatures);

@@ -125,9 +125,13 @@ pub struct JudgementRecord {
     /// Engine of the sandbox: `microvm`, `wasm` or `inline`; `None`: the program is not loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<String>,
+    /// The decision was remembered from an equal request: the same caller, method, host, path, token
+    /// and header fields that the policies look at. No sandbox ran.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub remembered: bool,
     /// Fresh sandboxes that the judgement of the request took.
     pub runs: u8,
-    /// Time in sandboxes, of request and response runs together.
+    /// Time in sandboxes.
     pub sandbox_us: f64,
     /// Time of the whole judgement.
     pub judge_us: f64,
@@ -380,6 +384,7 @@ fn judgement(observed: &StoredRecord) -> Option<JudgementRecord> {
         }),
         principal: judged.principal.as_deref().map(str::to_owned),
         engine: judged.engine.map(|engine| engine.to_string()),
+        remembered: judged.remembered,
         runs: judged.runs,
         sandbox_us: micros(judged.run_time),
         judge_us: micros(judged.time),

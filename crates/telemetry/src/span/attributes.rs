@@ -5,8 +5,8 @@ use crate::exchange::{ExchangeRecord, RecordedVerdict};
 use crate::names::{EXTENSIONS, direction_name, engine_name, policy_name};
 use http::header::USER_AGENT;
 use leno_http::peer::TrafficDirection;
-use leno_policy::outcome::TracePlan;
 use leno_policy::spec::Protocol;
+use leno_policy::trace::TracePlan;
 use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -5,8 +5,8 @@ use leno_config::Snapshot;
 use leno_model::{Callee, EgressProtocol, PortProtocol, Run};
 use leno_model::{FunctionId, egress};
 use leno_policy::connection;
-use leno_policy::input::{Peer, RequestInput, TargetLoad};
-use leno_policy::outcome::{Outcome, Verdict};
+use leno_policy::input::{Peer, RequestInput};
+use leno_policy::outcome::{Output, Verdict};
 use leno_policy::program::Program;
 use leno_policy::spec::{Cidr, ProgramSpec, Protocol};
 use leno_translate::load_text;
@@ -59,30 +59,25 @@ fn allowed(snapshot: &Snapshot, caller: &str, call: &Call) -> bool {
         let target = callee.id.to_string();
         let permits = |program: ProgramSpec| {
             let program = Program::new(program);
-            let outcome = program.judge(&RequestInput {
+            let output = program.judge(&RequestInput {
                 now_ms: 1_700_000_000_000,
-                random: [1, 2, 3, 4],
-                peer: Peer { identity: Some(identity), address: Ipv4Addr::LOCALHOST.into() },
+                peer: Peer { identity: Some(identity), address: Some(Ipv4Addr::LOCALHOST.into()) },
                 target: &target,
                 port: port.number,
                 protocol: Protocol::Http1,
-                scheme: "http",
                 method: call.method,
                 authority: &host,
                 path: "/",
                 headers: Vec::new(),
                 verified: None,
-                quotas: Vec::new(),
-                load: TargetLoad::default(),
-                parent: None,
             });
-            matches!(outcome, Outcome::Decided(decision) if matches!(decision.verdict, Verdict::Allow { .. }))
+            matches!(output, Output::Decided(decision) if matches!(decision.verdict, Verdict::Allow { .. }))
         };
         return permits(config.outbound.clone()) && permits(outside.inbound);
     }
     let Some(port) = callee.ports.iter().find(|port| port.number == call.port) else { return false };
     let fits = port.protocol == PortProtocol::Tcp || (call.how == How::Tls && call.name.is_some());
-    let peer = Peer { identity: Some(identity), address: Ipv4Addr::LOCALHOST.into() };
+    let peer = Peer { identity: Some(identity), address: Some(Ipv4Addr::LOCALHOST.into()) };
     fits && connection::judge(&outside.inbound, peer, call.port, call.name.as_deref().unwrap_or_default()).is_ok()
 }
 

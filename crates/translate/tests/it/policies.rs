@@ -8,8 +8,8 @@
 //! address, or `-`: an external client.
 
 use leno_config::Snapshot;
-use leno_policy::input::{Header, Peer, RequestInput, TargetLoad};
-use leno_policy::outcome::{Outcome, Verdict};
+use leno_policy::input::{Header, Peer, RequestInput};
+use leno_policy::outcome::{Output, Verdict};
 use leno_policy::program::Program;
 use leno_policy::spec::Protocol;
 use leno_translate::load_text;
@@ -78,24 +78,19 @@ fn what_enters_is_what_the_original_lets_in() {
             let address: IpAddr = caller.parse().unwrap_or(IpAddr::from([127, 0, 0, 1]));
             let header = words.get(6).and_then(|header| header.split_once(": "));
             let (namespace, name) = callee.split_once('/').unwrap();
-            let outcome = program.judge(&RequestInput {
+            let output = program.judge(&RequestInput {
                 now_ms: 1_700_000_000_000,
-                random: [1, 2, 3, 4],
-                peer: Peer { identity: identity.as_deref(), address },
+                peer: Peer { identity: identity.as_deref(), address: Some(address) },
                 target: callee,
                 port: port.parse().unwrap(),
                 protocol: Protocol::Http1,
-                scheme: "http",
                 method,
                 authority: &format!("{name}.{namespace}"),
                 path,
                 headers: header.iter().map(|(name, value)| Header { name, value: value.as_bytes() }).collect(),
                 verified: None,
-                quotas: Vec::new(),
-                load: TargetLoad::default(),
-                parent: None,
             });
-            let Outcome::Decided(decision) = outcome else { panic!("{case}: {outcome:?}") };
+            let Output::Decided(decision) = output else { panic!("{case}: {output:?}") };
             let allowed = matches!(decision.verdict, Verdict::Allow { .. });
             if allowed != matches!(expected, "call" | "allow") {
                 failures.push(format!("{}: {case}: {:?}", file.display(), decision.verdict));

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 /// Fields about the source of keys, the way programs are run, the functions of a policy, and the
 /// steps after programs: verdicts do not depend on them.
-const NO_PART_IN_VERDICTS: [(&str, &str); 11] = [
+const NO_PART_IN_VERDICTS: [(&str, &str); 12] = [
     ("Jwks", "file"),
     ("Jwks", "url"),
     ("Jwks", "caFile"),
@@ -16,6 +16,7 @@ const NO_PART_IN_VERDICTS: [(&str, &str); 11] = [
     ("Jwks", "timeout"),
     ("Sidecar", "engine"),
     ("Sidecar", "deadline"),
+    ("Sidecar", "judgeEachRequest"),
     ("PolicySpec", "namespaces"),
     ("PolicySpec", "extensions"),
     ("PolicySpec", "externalAuthorization"),

@@ -1,17 +1,19 @@
-//! Runs cases on engines, as the runtime does: provides the inputs that a program wants, and runs
-//! each sandbox once.
+//! Runs cases on engines, as the runtime does: gives a program the parts of the request that it
+//! declares, verifies the signature that it names, runs each sandbox once, and carries out the
+//! decision.
 
 use super::keys::Keys;
 use super::table::{Case, Group, Request, Texts, merge};
 use leno_model::{FunctionConfig, FunctionId};
+use leno_policy::breaker::{self, TargetLoad};
 use leno_policy::engine::EngineKind;
-use leno_policy::input::{
-    Header, Input, Parent, Peer, QuotaEntry, QuotaState, RequestInput, ResponseInput, TargetLoad,
-};
+use leno_policy::input::{Header, Peer, RequestInput};
 use leno_policy::needs::Needs;
-use leno_policy::outcome::{Decision, Denial, HeaderEdit, Outcome, Output, Verdict};
+use leno_policy::outcome::{Decision, Denial, HeaderEdit, Output, Take, Verdict, Window};
+use leno_policy::quota::{self, QuotaState, TakeResult};
 use leno_policy::spec::{KeyId, ProgramSpec, Protocol};
-use leno_policy::{quota, token, trace};
+use leno_policy::trace::{self, Parent, TracePlan};
+use leno_policy::{sidecar, token};
 use leno_proxy::signature::PreparedKeys;
 use leno_sandbox::{Engine, Image, Pool};
 use serde_json::{Value, json};
@@ -21,7 +23,7 @@ use std::time::Duration;
 
 /// The runs are slow on a busy machine, and this test is not about their duration.
 const DEADLINE: Duration = Duration::from_secs(30);
-const MOST_RUNS: usize = 4;
+const MOST_RUNS: usize = 2;
 
 /// The engines that work on this machine.
 pub(crate) fn all() -> Vec<Engine> {
@@ -50,10 +52,15 @@ pub(crate) struct Programs {
 pub(crate) struct CaseResult {
     /// All outputs of the sandboxes, in order.
     pub outputs: Vec<Output>,
+    /// The decision after limits and circuit breaker, with the edits that pass on the span.
     pub decision: Decision,
-    /// The runtime's representation of the decision's plan.
+    /// Edits to the response that the client gets, also to a refusal.
+    pub response_edits: Vec<HeaderEdit>,
+    /// This hop's span.
+    pub trace: Option<TracePlan>,
+    /// The parts of the program's description that apply to this exchange.
     pub plan: Value,
-    /// Edits of the response run.
+    /// Edits to the case's response.
     pub answer: Option<Vec<HeaderEdit>>,
 }
 
@@ -104,55 +111,50 @@ impl Programs {
     }
 
     fn run(&self, pool: &mut Pool, images: &[Image; 2], case: &Case, head: &Head, ledger: &Ledger) -> CaseResult {
-        let image = &images[usize::from(case.outbound)];
         let spec = self.spec(case);
-        let headers = head.headers();
-        let tokens = token::locate(&Needs::of(spec).tokens, &headers, &head.path);
-        let mut verified = None;
-        let mut counters: Vec<(u16, String)> = Vec::new();
+        let (outputs, decision) = self.decide(pool, &images[usize::from(case.outbound)], case, head);
+        let (mut decision, response_edits) = ledger.carry_out(spec, decision, case);
+        let parent = case
+            .parent
+            .as_ref()
+            .map(|parent| Parent { context: trace::parse(parent.as_bytes()).unwrap(), state: &case.parent_state });
+        let (trace, edits) = trace::plan(&spec.tracing, || head.headers().into_iter(), case.random, parent).unzip();
+        if matches!(decision.verdict, Verdict::Allow { .. }) {
+            decision.request_edits.splice(0..0, edits.unwrap_or_default());
+        }
+        let plan = plan(spec, &decision);
+        let answer = case.answer.as_ref().map(|answer| sidecar::response_edits(&spec.sidecar, answer.status));
+        CaseResult { outputs, decision, response_edits, trace, plan, answer }
+    }
+
+    /// All outputs of the sandboxes, and the decision.
+    fn decide(&self, pool: &mut Pool, image: &Image, case: &Case, head: &Head) -> (Vec<Output>, Decision) {
+        let spec = self.spec(case);
+        let needs = Needs::of(spec);
+        let mut input = head.input(case, spec, &needs);
+        let tokens = token::locate(&needs.tokens, &input.headers, input.path);
         let mut outputs = Vec::new();
         while outputs.len() < MOST_RUNS {
-            let input = head.input(case, spec, verified, &counters, ledger);
             let output = pool.run(image, &input, DEADLINE).unwrap_or_else(|error| panic!("{}: {error}", case.name));
             outputs.push(output.clone());
             match output {
-                Output::Request(Outcome::Decided(decision)) => {
-                    let decision = ledger.last_word(spec, decision, case.now);
-                    let answer = case.answer.as_ref().map(|answer| {
-                        let headers: Vec<Header<'_>> = fields(&answer.headers);
-                        let input = Input::Response(ResponseInput { status: answer.status, headers });
-                        match pool.run(image, &input, DEADLINE) {
-                            Ok(Output::Response(edits)) => edits,
-                            other => panic!("{}: {other:?}", case.name),
-                        }
-                    });
-                    let plan = plan(spec, &decision);
-                    return CaseResult { outputs, decision, plan, answer };
+                Output::Decided(decision) => return (outputs, decision),
+                Output::Unverified(want) => {
+                    let made = |key: &&KeyId| self.keys.verify(tokens[0].token, **key, want.algorithm).is_ok();
+                    let Some(key) = want.keys.iter().find(made).copied() else {
+                        return (outputs, wrong_signature(want.denial, want.failure));
+                    };
+                    input.verified = Some(key);
                 }
-                Output::Request(Outcome::Wants(wants)) => {
-                    if let Some(want) = wants.signature {
-                        let token = tokens[0].token;
-                        let made = |key: &&KeyId| self.keys.verify(token, **key, want.algorithm).is_ok();
-                        let Some(key) = want.keys.iter().find(made).copied() else {
-                            let decision = Decision { takes: want.failure, ..refused(want.denial) };
-                            let decision = ledger.last_word(spec, decision, case.now);
-                            let plan = plan(spec, &decision);
-                            return CaseResult { outputs, decision, plan, answer: None };
-                        };
-                        verified = Some(key);
-                    }
-                    counters.extend(wants.quotas);
-                }
-                other => panic!("{}: {other:?}", case.name),
+                Output::Unreadable(reason) => panic!("{}: {reason}", case.name),
             }
         }
         panic!("{}: no decision within {MOST_RUNS} runs: {outputs:?}", case.name)
     }
 }
 
-/// The parts of the program's description that apply to this exchange.
 fn plan(spec: &ProgramSpec, decision: &Decision) -> Value {
-    let target = decision.plan.target.map(|index| &spec.targets[usize::from(index)]);
+    let target = decision.target.map(|index| &spec.targets[usize::from(index)]);
     json!({
         "timeout_ms": target.map_or(0, |target| target.timeout_ms),
         "retry": target.and_then(|target| target.retry.as_ref()),
@@ -162,19 +164,23 @@ fn plan(spec: &ProgramSpec, decision: &Decision) -> Value {
 }
 
 /// The runtime's decision on a wrong signature.
-fn refused(denial: Denial) -> Decision {
+fn wrong_signature(denial: Denial, takes: Vec<Take>) -> Decision {
     Decision {
         verdict: Verdict::Deny(denial),
         path: None,
         request_edits: Vec::new(),
-        response_edits: Vec::new(),
-        takes: Vec::new(),
+        takes,
         principal: None,
-        facts: Vec::new(),
         audit: None,
-        until_ms: None,
-        plan: Default::default(),
+        window: Window::ALWAYS,
+        target: None,
+        asks: Vec::new(),
     }
+}
+
+/// The decision on a request that the program allows and the runtime refuses.
+fn refused(denial: Denial, decision: Decision) -> Decision {
+    Decision { principal: decision.principal, audit: decision.audit, ..wrong_signature(denial, Vec::new()) }
 }
 
 /// The documents of a small mesh, and the group's policies. The cases judge `shop/cart`.
@@ -229,31 +235,54 @@ pub(crate) fn policies(group: &Group, keys: &Keys) -> Vec<Value> {
 struct Ledger(HashMap<(u16, String), QuotaState>);
 
 impl Ledger {
-    /// Adds a refusal to the limits that count refusals. An exhausted one refuses in its place.
-    fn last_word(&self, spec: &ProgramSpec, decision: Decision, now: f64) -> Decision {
-        if !matches!(decision.verdict, Verdict::Deny(_)) {
-            return decision;
+    /// The decision after the counters that it names and the circuit breaker, and the edits to the
+    /// response. It takes from the counters that are left in it.
+    fn carry_out(&self, spec: &ProgramSpec, mut decision: Decision, case: &Case) -> (Decision, Vec<HeaderEdit>) {
+        let read = |take: &Take| (&spec.rate_limits[usize::from(take.limit)], self.read(spec, take, case.now));
+        let taken: Vec<_> = decision.takes.iter().map(read).collect();
+        let (audited, counted): (Vec<_>, Vec<_>) =
+            taken.into_iter().partition(|(limit, taken)| limit.audit && !taken.allowed);
+        let exhausted = counted.iter().rev().filter(|(_, taken)| !taken.allowed);
+        if let Some((limit, taken)) = exhausted.max_by_key(|(_, taken)| taken.retry_after_ms) {
+            let denial = quota::exhausted(&limit.name, taken);
+            return (refused(denial, decision), quota::limit_headers(taken).into());
         }
-        let exhausted = decision.takes.iter().find_map(|take| {
-            let limit = &spec.rate_limits[usize::from(take.limit)];
-            let state = self.0.get(&(take.limit, take.key.clone())).copied().unwrap_or_default();
-            let taken = quota::take(&limit.algorithm, state, millis(now), take.cost);
-            (!taken.allowed).then(|| Decision {
-                response_edits: quota::limit_headers(&taken).into(),
-                ..refused(quota::exhausted(&limit.name, &taken))
-            })
-        });
-        exhausted.unwrap_or(decision)
+        let target = decision.target.map(|index| &spec.targets[usize::from(index)]);
+        if let Some(Err(denial)) = target.map(|target| breaker::check(target, load(case))) {
+            return (refused(denial, decision), Vec::new());
+        }
+        decision.takes.retain(|take| self.read(spec, take, case.now).allowed);
+        if let Some((limit, taken)) = audited.first() {
+            decision.audit.get_or_insert_with(|| Verdict::Deny(quota::exhausted(&limit.name, taken)));
+        }
+        let reported = counted.into_iter().map(|(_, taken)| taken).filter(|_| target.is_some());
+        let edits = quota::tightest(reported).map(|taken| quota::limit_headers(&taken).into());
+        (decision, edits.unwrap_or_default())
+    }
+
+    /// The result of taking from a counter, which stays as it is.
+    fn read(&self, spec: &ProgramSpec, take: &Take, now: f64) -> TakeResult {
+        let state = self.0.get(&(take.limit, take.key.clone())).copied().unwrap_or_default();
+        quota::take(&spec.rate_limits[usize::from(take.limit)].algorithm, state, millis(now), take.cost)
     }
 
     fn take(&mut self, spec: &ProgramSpec, decision: &Decision, now: f64) {
         for take in &decision.takes {
-            let state = self.0.entry((take.limit, take.key.clone())).or_default();
-            let algorithm = &spec.rate_limits[usize::from(take.limit)].algorithm;
-            let taken = quota::take(algorithm, *state, millis(now), take.cost);
-            assert!(taken.allowed, "a program takes from an exhausted counter: {take:?}");
-            *state = taken.state;
+            let taken = self.read(spec, take, now);
+            assert!(taken.allowed, "an exhausted counter is taken from: {take:?}");
+            self.0.insert((take.limit, take.key.clone()), taken.state);
         }
+    }
+}
+
+fn load(case: &Case) -> TargetLoad {
+    let load = case.load;
+    TargetLoad {
+        requests: load.requests,
+        pending: load.pending,
+        connections: load.connections,
+        healthy: load.healthy,
+        ejected: load.ejected,
     }
 }
 
@@ -308,50 +337,24 @@ impl Head {
         self.headers.iter().map(|(name, value)| Header { name, value: value.as_bytes() }).collect()
     }
 
-    fn input<'a>(
-        &'a self,
-        case: &'a Case,
-        spec: &'a ProgramSpec,
-        verified: Option<KeyId>,
-        counters: &'a [(u16, String)],
-        ledger: &Ledger,
-    ) -> Input<'a> {
+    /// The parts of the request that the program declares.
+    fn input<'a>(&'a self, case: &'a Case, spec: &'a ProgramSpec, needs: &Needs) -> RequestInput<'a> {
         let request = &case.request;
         let nobody = if case.outbound { "" } else { spec.function.as_str() };
-        let load = case.load;
-        Input::Request(RequestInput {
+        let mut headers = self.headers();
+        headers.retain(|header| needs.gives(header.name));
+        RequestInput {
             now_ms: millis(case.now),
-            random: case.random,
-            peer: Peer { identity: self.identity.as_deref(), address: request.address },
+            peer: Peer { identity: self.identity.as_deref(), address: needs.address.then_some(request.address) },
             target: request.target.as_deref().unwrap_or(nobody),
             port: request.port,
             protocol: protocol(&request.protocol),
-            scheme: &request.scheme,
             method: &request.method,
             authority: &request.authority,
             path: &self.path,
-            headers: self.headers(),
-            verified,
-            quotas: counters
-                .iter()
-                .map(|(limit, key)| QuotaEntry {
-                    limit: *limit,
-                    key,
-                    state: ledger.0.get(&(*limit, key.clone())).copied().unwrap_or_default(),
-                })
-                .collect(),
-            load: TargetLoad {
-                requests: load.requests,
-                pending: load.pending,
-                connections: load.connections,
-                healthy: load.healthy,
-                ejected: load.ejected,
-            },
-            parent: case
-                .parent
-                .as_ref()
-                .map(|parent| Parent { context: trace::parse(parent.as_bytes()).unwrap(), state: &case.parent_state }),
-        })
+            headers,
+            verified: None,
+        }
     }
 }
 

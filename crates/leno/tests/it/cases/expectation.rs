@@ -4,7 +4,7 @@ use super::engines::{CaseResult, Head, fields};
 use super::table::{Case, Deny, Expect, Texts, Trace};
 use leno_policy::input::Header;
 use leno_policy::outcome::{Decision, Denial, HeaderEdit, PolicyKind, Verdict};
-use leno_policy::trace;
+use leno_policy::trace::{self, TracePlan};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub(crate) fn differences(case: &Case, head: &Head, judged: &CaseResult) -> Vec<
         }
         Verdict::Allow { .. } => Vec::new(),
     };
-    let response: Vec<HeaderEdit> = decision.response_edits.iter().cloned().chain(refusal).collect();
+    let response: Vec<HeaderEdit> = judged.response_edits.iter().cloned().chain(refusal).collect();
     headers("response", &expect.response, &[], &response, &mut found);
     if let (Some(answer), Some(edits)) = (&case.answer, &judged.answer) {
         headers("answer", &answer.becomes, &fields(&answer.headers), edits, &mut found);
@@ -42,7 +42,7 @@ pub(crate) fn differences(case: &Case, head: &Head, judged: &CaseResult) -> Vec<
         found.push(format!("the principal is {:?}", decision.principal));
     }
     if let Some(expected) = &expect.trace {
-        traced(expected, decision, &mut found);
+        traced(expected, judged.trace, &mut found);
     }
     let audited = decision.audit.as_ref().map(|verdict| match verdict {
         Verdict::Allow { rule } => BTreeMap::from([("allow".to_owned(), rule.clone())]),
@@ -130,8 +130,8 @@ fn headers(
     }
 }
 
-fn traced(expected: &Trace, decision: &Decision, found: &mut Vec<String>) {
-    let alike = match (expected, &decision.plan.trace) {
+fn traced(expected: &Trace, actual: Option<TracePlan>, found: &mut Vec<String>) {
+    let alike = match (expected, actual) {
         (Trace::Off(word), None) => word == "off",
         (Trace::On(span), Some(plan)) => {
             trace::format(plan.context) == span.traceparent
@@ -140,8 +140,7 @@ fn traced(expected: &Trace, decision: &Decision, found: &mut Vec<String>) {
         _ => false,
     };
     if !alike {
-        let plan = decision.plan.trace.as_ref();
-        let shown = plan.map(|plan| (trace::format(plan.context), plan.parent_span.map(|id| format!("{id:016x}"))));
+        let shown = actual.map(|plan| (trace::format(plan.context), plan.parent_span.map(|id| format!("{id:016x}"))));
         found.push(format!("the span is {shown:?}"));
     }
 }

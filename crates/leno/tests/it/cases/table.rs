@@ -92,7 +92,6 @@ pub(crate) struct Request {
     pub address: IpAddr,
     pub port: u16,
     pub protocol: String,
-    pub scheme: String,
     /// The function that the request was routed to. Default: the judged function; outbound: none.
     pub target: Option<String>,
 }
@@ -108,7 +107,6 @@ impl Default for Request {
             address: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)),
             port: 80,
             protocol: "http1".to_owned(),
-            scheme: "http".to_owned(),
             target: None,
         }
     }

@@ -68,7 +68,7 @@ fn a_token_satisfies_one_of_its_issuers_policies_with_key_and_audience_together(
         Program::new(both.clone()).judge(&RequestInput { verified, ..bearing(&authorization) })
     };
     let wanted = |aud: &str| match judge(aud, None) {
-        Outcome::Wants(Wants { signature: Some(want), .. }) => want.keys,
+        Output::Unverified(want) => want.keys,
         other => panic!("{other:?}"),
     };
     assert_eq!(wanted(r#""shop""#), [KeyId([1; 32])]);
@@ -82,8 +82,8 @@ fn a_token_satisfies_one_of_its_issuers_policies_with_key_and_audience_together(
         (r#"["admin","shop"]"#, 2, true),
     ] {
         let allowed = match judge(aud, Some(KeyId([key; 32]))) {
-            Outcome::Decided(decision) => matches!(decision.verdict, Verdict::Allow { .. }),
-            Outcome::Wants(_) => false,
+            Output::Decided(decision) => matches!(decision.verdict, Verdict::Allow { .. }),
+            _ => false,
         };
         assert_eq!(allowed, good, "{aud} by {key}");
     }
@@ -107,7 +107,7 @@ fn until_its_keys_are_there_a_token_is_neither_good_nor_bad() {
     // Another policy's keys may have made the token; if they have not, the missing keys may have.
     let both = spec(vec![issuer(), pending()]);
     match Program::new(both.clone()).judge(&bearing(&authorization)) {
-        Outcome::Wants(Wants { signature: Some(want), .. }) => assert_eq!(want.denial.status, 503),
+        Output::Unverified(want) => assert_eq!(want.denial.status, 503),
         other => panic!("{other:?}"),
     }
     assert_eq!(allowed(both, &RequestInput { verified: VERIFIED, ..bearing(&authorization) }), "all");

@@ -1,10 +1,8 @@
-//! The request that asks an authorizer, and the digest by which equal questions are recognized.
+//! The request that asks an authorizer, and the key by which equal questions are recognized.
 
 use super::envoy::{self, AttributeContext, CheckRequest, HeaderMap, HttpRequest, SocketAddress, Timestamp};
 use crate::pipeline::exchange::Exchange;
 use crate::state::authorizer::Authorizer;
-use crate::state::tokens::Digest;
-use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, Request, Uri, Version, request};
@@ -183,16 +181,16 @@ fn path(head: &request::Parts) -> &str {
     head.uri.path_and_query().map_or("/", |path| path.as_str())
 }
 
-/// The digest of a question in the cache of answers. It covers the key parts that the policy names,
+/// The key of a question in the cache of answers. It covers the key parts that the policy names,
 /// and always the caller's identity and the host. `None`: the policy has no cache, or the request
 /// lacks one of the parts.
-pub(super) fn digest(authorizer: &Authorizer, exchange: &Exchange, head: &request::Parts) -> Option<Digest> {
+pub(super) fn key(authorizer: &Authorizer, exchange: &Exchange, head: &request::Parts) -> Option<u128> {
     let cache = authorizer.spec.cache.as_ref()?;
-    let mut context = Context::new(&SHA256);
+    let mut question = Vec::new();
     let mut add = |part: &[u8]| {
         // The length comes first, so that different lists of parts never give the same bytes.
-        context.update(&(part.len() as u64).to_be_bytes());
-        context.update(part);
+        question.extend_from_slice(&(part.len() as u64).to_be_bytes());
+        question.extend_from_slice(part);
     };
     let identity = exchange.peer.identity.as_deref();
     add(identity.unwrap_or_default().as_bytes());
@@ -215,7 +213,5 @@ pub(super) fn digest(authorizer: &Authorizer, exchange: &Exchange, head: &reques
             KeyPart::Claim(_) => return None,
         }
     }
-    let mut digest = [0; 32];
-    digest.copy_from_slice(context.finish().as_ref());
-    Some(digest)
+    Some(authorizer.key(&question))
 }

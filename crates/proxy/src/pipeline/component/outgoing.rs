@@ -10,7 +10,7 @@ use crate::state::in_flight::InFlight;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use leno_http::body::{Body, InstanceBody};
 use leno_http::peer::Peer;
-use leno_policy::input::TraceContext;
+use leno_policy::trace::TraceContext;
 use leno_runtime::schedule;
 use leno_sandbox::component::{self, Outbound, Sending, StreamError};
 use send_wrapper::SendWrapper;

@@ -11,7 +11,7 @@ use http_body::Body as _;
 use leno_http::body::{Body, InstanceBody};
 use leno_http::failure::Failure;
 use leno_http::head;
-use leno_policy::input::TraceContext;
+use leno_policy::trace::TraceContext;
 use leno_runtime::schedule;
 use leno_sandbox::component::{self, Program};
 use std::cell::Cell;

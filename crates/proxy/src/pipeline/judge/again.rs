@@ -1,16 +1,15 @@
 //! Judges an open request again: whether it would still be permitted. This has no other effect: it
 //! takes from no counter, and plans, edits and records nothing.
 
-use super::prefetch::digest;
 use super::request_snapshot::RequestSnapshot;
-use super::{Judge, JudgeError, MAX_RUNS, outcome, program};
-use crate::state::function::{FunctionEntry, LoadedProgram};
+use super::{Judge, JudgeError, MAX_RUNS, outcome, program, signature};
+use crate::state::function::FunctionEntry;
 use http::StatusCode;
 use leno_http::body::ClosedBy;
 use leno_http::edits::{self, BadOutput};
 use leno_http::peer::{Peer, TrafficDirection};
-use leno_policy::input::{self, Input, QuotaEntry, QuotaState, RequestInput, TargetLoad};
-use leno_policy::outcome::{Denial, MAX_KEYS, MAX_TAKES, Outcome, Output, PolicyKind, SignatureWant, Verdict};
+use leno_policy::input::{self, RequestInput};
+use leno_policy::outcome::{Denial, MAX_KEYS, Output, PolicyKind, Verdict};
 use leno_policy::spec::{KeyId, Protocol};
 use leno_policy::token;
 use leno_telemetry::exchange::RecordedVerdict;
@@ -23,7 +22,6 @@ pub(crate) struct OpenRequest<'a> {
     /// The callee: `namespace/name`.
     pub target: &'a str,
     pub protocol: Protocol,
-    pub scheme: &'static str,
     pub port: u16,
     pub asked: &'a RequestSnapshot,
 }
@@ -86,81 +84,50 @@ impl Judge {
         record: &Record,
     ) -> Result<Result<Option<u64>, Box<Denial>>, JudgeError> {
         let program = program(entry, request.direction);
-        let mut verified = self.known_signer(entry, program, request.asked);
-        let mut counters: Vec<(u16, String)> = Vec::new();
-        let random = std::array::from_fn(|_| self.random.next());
+        let headers: Vec<_> = request.asked.headers().filter(|header| program.needs.gives(header.name)).collect();
+        let located = token::locate(&program.needs.tokens, &headers, request.asked.path());
+        let token = signature::only(&located);
+        let address = program.needs.address.then(|| request.peer.address.ip());
+        let mut input = RequestInput {
+            now_ms,
+            peer: input::Peer { identity: request.peer.identity.as_deref(), address },
+            target: request.target,
+            port: request.port,
+            protocol: request.protocol,
+            method: request.asked.method(),
+            authority: request.asked.authority(),
+            path: request.asked.path(),
+            headers,
+            verified: token.and_then(|token| self.known_signer(entry, token)),
+        };
         for _ in 0..MAX_RUNS {
-            let input = Input::Request(RequestInput {
-                now_ms,
-                random,
-                peer: input::Peer { identity: request.peer.identity.as_deref(), address: request.peer.address.ip() },
-                target: request.target,
-                port: request.port,
-                protocol: request.protocol,
-                scheme: request.scheme,
-                method: request.asked.method(),
-                authority: request.asked.authority(),
-                path: request.asked.path(),
-                headers: request.asked.headers(),
-                verified,
-                quotas: counters.iter().map(|(limit, key)| unused(*limit, key)).collect(),
-                load: TargetLoad::default(),
-                parent: None,
-            });
             match self.run(entry.class.into(), program, &input, record)?.0 {
-                Output::Request(Outcome::Decided(decision)) => {
+                Output::Decided(decision) => {
                     return Ok(match decision.verdict {
-                        Verdict::Allow { .. } => Ok(decision.until_ms),
-                        // The request has taken from the limit before, and takes nothing more.
-                        Verdict::Deny(Denial {
-                            policy: PolicyKind::RateLimit | PolicyKind::CircuitBreaker, ..
-                        }) => Ok(decision.until_ms),
+                        Verdict::Allow { .. } => Ok(decision.window.end_ms()),
                         Verdict::Deny(denial) => Err(Box::new(denial)),
                     });
                 }
-                Output::Request(Outcome::Wants(wants)) => {
-                    if let Some(want) = wants.signature {
-                        match self.signer(entry, program, request.asked, &want)? {
-                            Some(key) => verified = Some(key),
-                            None => return Ok(Err(Box::new(want.denial))),
-                        }
+                Output::Unverified(want) => {
+                    let token = token.ok_or(BadOutput::NoToken)?;
+                    edits::at_most("keys", want.keys.len(), MAX_KEYS)?;
+                    let made = |key: &&KeyId| entry.keys.verify(token, **key, want.algorithm).is_ok();
+                    match want.keys.iter().find(made) {
+                        Some(key) => input.verified = Some(*key),
+                        None => return Ok(Err(Box::new(want.denial))),
                     }
-                    counters.extend(wants.quotas);
-                    edits::at_most("counters", counters.len(), MAX_TAKES)?;
                 }
                 Output::Unreadable(reason) => return Err(JudgeError::Unreadable(reason)),
-                Output::Response(_) => return Err(BadOutput::WrongKind.into()),
             }
         }
         Err(JudgeError::Undecided)
     }
 
-    /// The key that signed the request's token, if an earlier request has established it.
-    fn known_signer(&self, entry: &FunctionEntry, program: &LoadedProgram, asked: &RequestSnapshot) -> Option<KeyId> {
-        let headers = asked.headers();
-        let located = token::locate(&program.needs.tokens, &headers, asked.path());
-        let digest = digest(located.first()?.token);
-        let known = self.function(&entry.config.id).tokens.look_up(&digest).map(|known| known.key);
-        known.or_else(|| self.policy_state.tokens.signatures.look_up(&digest).map(|known| known.key))
+    /// The key that signed a token, if an earlier request has established it.
+    fn known_signer(&self, entry: &FunctionEntry, token: &str) -> Option<KeyId> {
+        let tokens = &self.policy_state.tokens;
+        let hash = tokens.hasher.hash(token.as_bytes());
+        let known = self.function(&entry.config.id).tokens.look_up(hash);
+        known.or_else(|| tokens.signatures.look_up(hash)).map(|known| known.key)
     }
-
-    /// The key that made the request's token.
-    fn signer(
-        &self,
-        entry: &FunctionEntry,
-        program: &LoadedProgram,
-        asked: &RequestSnapshot,
-        want: &SignatureWant,
-    ) -> Result<Option<KeyId>, JudgeError> {
-        edits::at_most("keys", want.keys.len(), MAX_KEYS)?;
-        let headers = asked.headers();
-        let located = token::locate(&program.needs.tokens, &headers, asked.path());
-        let token = located.first().ok_or(BadOutput::NoToken)?.token;
-        Ok(want.keys.iter().find(|key| entry.keys.verify(token, **key, want.algorithm).is_ok()).copied())
-    }
-}
-
-/// A counter from which nothing was taken.
-fn unused(limit: u16, key: &str) -> QuotaEntry<'_> {
-    QuotaEntry { limit, key, state: QuotaState::default() }
 }

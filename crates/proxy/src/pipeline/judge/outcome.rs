@@ -1,12 +1,15 @@
-//! Carries out a program's decision: validates it, takes from the counters, edits the head.
+//! Carries out a program's decision: takes from the counters, checks the circuit breaker, edits the
+//! head.
 
+use super::decision;
 use super::extend::{self, ResponseExtensions};
-use super::request_snapshot::RequestSnapshot;
+use super::request_snapshot::{RequestSnapshot, header_fields};
 use super::{Evaluation, JudgeError, Judgement};
+use crate::state::in_flight::InFlight;
+use crate::state::decisions::{Refused, ValidDecision, ValidVerdict};
 use crate::state::extension::Extension;
 use crate::state::function::FunctionEntry;
 use crate::state::health::{RequestGuard, TargetHealth};
-use crate::state::limits::{Demand, Grant, LimitRefusal};
 
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName};
@@ -15,13 +18,13 @@ use http::{StatusCode, Uri, request};
 use leno_http::edits;
 use leno_http::edits::{BadOutput, Edit};
 use leno_http::peer::TrafficDirection;
-use leno_policy::input::TraceContext;
-use leno_policy::outcome::{Decision, Denial, HeaderEdit, MAX_TAKES, Plan, PolicyKind, Take, TracePlan, Verdict};
+use leno_policy::breaker;
+use leno_policy::outcome::{Denial, PolicyKind};
 use leno_policy::path::Readings;
-use leno_policy::quota;
 use leno_policy::spec::Target;
+use leno_policy::trace::{self, TraceContext, TracePlan};
 use leno_sandbox::{Fault, RunError};
-use leno_telemetry::exchange::{EditedHeader, RateLimitCheck, RecordedVerdict};
+use leno_telemetry::exchange::{EditedHeader, RecordedVerdict};
 use leno_telemetry::record::Record;
 use leno_telemetry::request_line;
 use std::cell::RefCell;
@@ -149,7 +152,7 @@ impl Permit {
         &super::program(&self.entry, self.direction).spec.targets[self.terms]
     }
 
-    /// Applies the response edits decided with the request, then those of the response's own run.
+    /// Applies the response edits decided with the request, then those that depend on its status.
     pub(super) fn edit_response(&self, more: Vec<Edit>, headers: &mut HeaderMap, record: &Record) {
         for edits in [self.response_edits.take(), more] {
             record.note(|observed| observed.response_edits.extend(edits.iter().map(edited)));
@@ -174,166 +177,105 @@ impl Evaluation<'_> {
     /// Applies the program's decision, be it to allow or to deny.
     pub(super) async fn carry_out(
         &mut self,
-        decision: Decision,
+        decided: &ValidDecision,
         head: Box<request::Parts>,
         now_ms: u64,
     ) -> Result<Judgement, JudgeError> {
-        self.note_plan(decision.plan.trace.as_ref(), &head)?;
-        self.runs.principal = decision.principal.map(String::into_boxed_str);
-        self.runs.audit = decision.audit.map(RecordedVerdict::from);
-        let until_ms = decision.until_ms;
-        match decision.verdict {
-            Verdict::Deny(denial) => self.deny(denial, decision.response_edits, &decision.takes, now_ms).await,
-            Verdict::Allow { rule } => {
-                let takes = decision.takes;
-                let edited = ValidEdits {
-                    path: decision
-                        .path
-                        .filter(|path| head.uri.path_and_query().is_none_or(|sent| sent != path.as_str())),
-                    request: edits::check(decision.request_edits)?,
-                    response: edits::check(decision.response_edits)?,
-                };
-                self.permit((rule, until_ms), takes, edited, decision.plan, head, now_ms).await
-            }
+        self.runs.principal.clone_from(&decided.principal);
+        self.runs.audit.clone_from(&decided.audit);
+        match &decided.verdict {
+            ValidVerdict::Allow { .. } => self.permit(decided, head, now_ms).await,
+            // It counts against the limits that count failures. If such a limit is exhausted, its own
+            // denial takes the place of this one.
+            ValidVerdict::Deny(refused) => Ok(Judgement::Denied(match self.take(&decided.takes, now_ms).await? {
+                Err((exhausted, fields)) => self.refuse(&exhausted, fields),
+                Ok(_) => self.refuse(refused, Vec::new()),
+            })),
         }
     }
 
-    /// Permits the request if the current counters still allow it: takes an in-flight slot and from
+    /// Permits the request if counters and circuit breaker allow it: takes an in-flight slot and from
     /// every counter, or nothing.
     async fn permit(
         &mut self,
-        (rule, until_ms): (String, Option<u64>),
-        takes: Vec<Take>,
-        edited: ValidEdits,
-        plan: Plan,
+        decided: &ValidDecision,
         mut head: Box<request::Parts>,
         now_ms: u64,
     ) -> Result<Judgement, JudgeError> {
-        let Some((state, index)) = self.target.zip(plan.target) else { return Err(JudgeError::NoTarget) };
-        let target = state.health.clone();
-        let (terms, targets) = (usize::from(index), &self.program.spec.targets);
-        let breaker = match targets.get(terms) {
-            Some(terms) if *terms.function == *state.name => {
-                self.runs.as_received = terms.as_received;
-                terms.breaker.as_ref()
-            }
-            _ => return Err(BadOutput::Index { what: "target", index: terms, count: targets.len() }.into()),
+        let (ValidVerdict::Allow { rule, path, edits: changes, target: terms, asks }, Some(state)) =
+            (&decided.verdict, self.target)
+        else {
+            return Err(JudgeError::NoTarget);
         };
-        let authorizers = self.input.entry.authorizers.len();
-        edits::at_most("questions", plan.asks.len(), authorizers)?;
-        if let Some(index) = plan.asks.iter().map(|index| usize::from(*index)).find(|index| *index >= authorizers) {
-            return Err(BadOutput::Index { what: "authorizer", index, count: authorizers }.into());
-        }
+        let program = self.program;
+        let Some(target) = program.spec.targets.get(*terms) else { return Err(JudgeError::NoTarget) };
+        self.runs.as_received = target.as_received;
+        let in_flight = match self.admit(target, &state.health) {
+            Ok(in_flight) => in_flight,
+            Err(denial) => {
+                // An exhausted limit is the better reason: the client learns when to try again.
+                let (refused, fields) = match self.exhausted(&decided.takes, now_ms)? {
+                    Some(exhausted) => exhausted,
+                    None => (decision::refused(denial)?, Vec::new()),
+                };
+                return Ok(Judgement::Denied(self.refuse(&refused, fields)));
+            }
+        };
+        let response_edits = match self.take(&decided.takes, now_ms).await? {
+            Ok(fields) => fields,
+            Err((exhausted, fields)) => return Ok(Judgement::Denied(self.refuse(&exhausted, fields))),
+        };
         let asked = RequestSnapshot::copy(&head);
-        if let Some(path) = edited.path {
-            replace_path(&mut head, path)?;
+        if let Some(path) = path
+            && head.uri.path_and_query() != Some(path)
+        {
+            replace_path(&mut head, path.clone())?;
             self.runs.path_changed = true;
         }
-        let in_flight = match self.input.direction {
-            // The caller's sidecar holds the slot.
-            TrafficDirection::Inbound => None,
-            TrafficDirection::Gateway | TrafficDirection::Outbound => {
-                let guard = target.acquire_request(breaker.map(|breaker| breaker.max_requests));
-                if let (None, Some(breaker)) = (&guard, breaker) {
-                    return self.refuse(overflow(breaker), Vec::new()).map(Judgement::Denied);
-                }
-                guard
-            }
-        };
-        if let Some((denial, edits)) = self.take(&takes, now_ms).await? {
-            drop(in_flight);
-            return self.refuse(denial, edits).map(Judgement::Denied);
-        }
-        self.record.note(|observed| observed.request_edits = edited.request.iter().map(self::edited).collect());
-        edits::apply(edited.request, &mut head.headers);
-        self.runs.verdict = Some(RecordedVerdict::Allow { rule: rule.into() });
+        let mut request_edits = std::mem::take(&mut self.span_edits);
+        request_edits.extend_from_slice(changes);
+        self.record.note(|observed| observed.request_edits = request_edits.iter().map(self::edited).collect());
+        edits::apply(request_edits, &mut head.headers);
+        self.runs.verdict = Some(RecordedVerdict::Allow { rule: rule.clone() });
         let permit = Permit {
-            trace: plan.trace,
-            terms,
-            asks: plan.asks,
+            trace: self.span,
+            terms: *terms,
+            asks: asks.clone(),
             entry: self.input.entry.clone(),
             direction: self.input.direction,
-            target,
-            response_edits: edited.response.into(),
+            target: state.health.clone(),
+            response_edits: response_edits.into(),
             response_extensions: RefCell::default(),
             _in_flight: in_flight,
         };
+        let until_ms = decided.window.end_ms();
         Ok(Judgement::Permitted(PermittedRequest { head, permit, asked, until_ms }))
     }
 
-    /// Refuses the request, and counts it against the limits that count failures. If such a limit
-    /// is exhausted, its own denial takes the place of this one.
-    pub(super) async fn deny(
-        &mut self,
-        denial: Denial,
-        response_edits: Vec<HeaderEdit>,
-        failure: &[Take],
-        now_ms: u64,
-    ) -> Result<Judgement, JudgeError> {
-        let (denial, edits) = self.take(failure, now_ms).await?.unwrap_or((denial, response_edits));
-        self.refuse(denial, edits).map(Judgement::Denied)
-    }
-
-    /// Takes from all counters, or from none. Returns the denial if one is exhausted. Waits only if
-    /// a store keeps the counters and this node holds too small a part of one.
-    async fn take(&mut self, takes: &[Take], now_ms: u64) -> Result<Option<(Denial, Vec<HeaderEdit>)>, JudgeError> {
-        if takes.is_empty() {
-            return Ok(None);
+    /// Takes an in-flight slot of the target, if its circuit breaker allows it. The caller's sidecar
+    /// holds the slot, so an inbound request needs none.
+    fn admit(&self, target: &Target, health: &Arc<TargetHealth>) -> Result<Option<RequestGuard>, Denial> {
+        if target.breaker.is_some() {
+            breaker::check(target, self.load())?;
         }
-        edits::at_most("takes", takes.len(), MAX_TAKES)?;
-        let limits = &self.program.spec.rate_limits;
-        let demand = |take: &'_ Take| {
-            let index = usize::from(take.limit);
-            let limit = limits.get(index).ok_or(BadOutput::Index { what: "rate limit", index, count: limits.len() })?;
-            Ok((limit, take.cost))
-        };
-        let mut demands = takes
-            .iter()
-            .map(|take| demand(take).map(|(limit, cost)| Demand { limit, key: &take.key, cost }))
-            .collect::<Result<Vec<_>, BadOutput>>()?;
-        let taken = loop {
-            match self.state.limits.take_or_wait(&demands, now_ms).await {
-                // An audited limit refuses no request.
-                Err(refused) if demands.get(refused.index).is_some_and(|demand| demand.limit.audit) => {
-                    let limit = demands.remove(refused.index).limit;
-                    self.runs.audit.get_or_insert_with(|| Verdict::Deny(denial(&limit.name, &refused)).into());
-                }
-                taken => break taken,
-            }
-        };
-        match taken {
-            Ok(granted) => {
-                self.record.note(|observed| {
-                    let checks = demands.iter().zip(granted).map(|(demand, Grant { taken, shared })| RateLimitCheck {
-                        limit: demand.limit.name.as_str().into(),
-                        remaining: Some(taken.remaining),
-                        shared,
-                    });
-                    observed.rate_limit_checks = checks.collect();
-                });
-                Ok(None)
-            }
-            Err(refused) => {
-                let LimitRefusal { index, taken, shared, .. } = refused;
-                let name = demands.get(index).map_or("", |demand| demand.limit.name.as_str());
-                self.record.note(|observed| {
-                    observed.rate_limit_checks.push(RateLimitCheck { limit: name.into(), remaining: None, shared });
-                });
-                // Another request used up the limit after the program's run, or the limit counts
-                // failures, or the program could not know.
-                Ok(Some((denial(name, &refused), quota::limit_headers(&taken).into())))
+        match (self.input.direction, &target.breaker) {
+            (TrafficDirection::Inbound, _) => Ok(None),
+            (_, None) => Ok(health.acquire_request(None)),
+            (_, Some(breaker)) => {
+                let guard = health.acquire_request(Some(breaker.max_requests));
+                // Another request took the last slot.
+                guard.map(Some).ok_or_else(|| breaker::full(breaker))
             }
         }
     }
 
     /// Turns a denial into the client's response and the record's verdict.
-    pub(super) fn refuse(&mut self, denial: Denial, response_edits: Vec<HeaderEdit>) -> Result<Refusal, JudgeError> {
-        let status = edits::check_status(denial.status)?;
+    fn refuse(&mut self, refused: &Refused, response_edits: Vec<Edit>) -> Refusal {
+        let Refused { status, headers: fields, denial } = refused;
         let mut headers = HeaderMap::new();
-        for (name, value) in edits::check_fields(denial.headers)? {
-            headers.append(name, value);
+        for (name, value) in fields {
+            headers.append(name, value.clone());
         }
-        let response_edits = edits::check(response_edits)?;
         self.record.note(|observed| {
             observed.response_edits.extend(response_edits.iter().map(edited));
             observed.flag = flag(denial.policy);
@@ -343,11 +285,11 @@ impl Evaluation<'_> {
         self.runs.as_received = self.target.is_some_and(|state| targets.any(|target| *target.function == *state.name));
         self.runs.verdict = Some(RecordedVerdict::Deny {
             policy: denial.policy,
-            rule: denial.rule.into(),
+            rule: denial.rule.as_str().into(),
             default: denial.default,
-            clause: denial.clause.into(),
+            clause: denial.clause.as_str().into(),
         });
-        Ok(Refusal { status, headers, own: None })
+        Refusal { status: *status, headers, own: None }
     }
 
     /// Refuses the request, because there is no verdict to rely on.
@@ -357,12 +299,12 @@ impl Evaluation<'_> {
         Refusal { status, headers: HeaderMap::new(), own: None }
     }
 
-    /// Records what to trace and to log. This also holds for denied requests.
-    pub(super) fn note_plan(&self, trace: Option<&TracePlan>, head: &request::Parts) -> Result<(), JudgeError> {
-        if let Some(trace) = trace
-            && (trace.context.trace_id == 0 || trace.context.span_id == 0)
-        {
-            return Err(BadOutput::TraceContext.into());
+    /// Makes the span, and records it and what to log. This also holds for denied requests.
+    pub(super) fn note_span(&mut self, random: [u64; 4], head: &request::Parts) -> Result<(), JudgeError> {
+        let parent = self.input.parent.and_then(InFlight::parent);
+        let planned = trace::plan(&self.program.spec.tracing, || header_fields(&head.headers), random, parent);
+        if let Some((span, changes)) = planned {
+            (self.span, self.span_edits) = (Some(span), edits::check(changes)?);
         }
         let logged = &self.program.spec.access_log.request_headers;
         let named = logged.iter().filter_map(|name| HeaderName::try_from(name.as_str()).ok());
@@ -370,21 +312,14 @@ impl Evaluation<'_> {
             named.flat_map(|name| head.headers.get_all(&name).iter().map(move |value| (name.clone(), value))),
         );
         self.record.note(|observed| {
-            observed.trace = trace.cloned();
+            observed.trace = self.span;
             observed.logged_headers = values;
         });
         Ok(())
     }
 }
 
-/// A decision's edits, validated.
-struct ValidEdits {
-    path: Option<String>,
-    request: Vec<Edit>,
-    response: Vec<Edit>,
-}
-
-/// The refusal if the response's run fails. The response is not passed on.
+/// The refusal if a response cannot be edited. The response is not passed on.
 pub(super) fn fault(error: &JudgeError, record: &Record) -> Refusal {
     let (status, recorded) = describe(error);
     record.note(|observed| {
@@ -405,6 +340,7 @@ pub(super) fn describe(error: &JudgeError) -> (StatusCode, RecordedVerdict) {
             (StatusCode::INTERNAL_SERVER_ERROR, "bad_output")
         }
         JudgeError::Unreadable(_) => (StatusCode::INTERNAL_SERVER_ERROR, "unreadable"),
+        JudgeError::Encoding(_) => (StatusCode::INTERNAL_SERVER_ERROR, "input_too_large"),
         JudgeError::Undecided => (StatusCode::INTERNAL_SERVER_ERROR, "undecided"),
         JudgeError::NoTarget => (StatusCode::INTERNAL_SERVER_ERROR, "no_target"),
     };
@@ -430,32 +366,11 @@ fn fault_name(fault: &Fault) -> &'static str {
 }
 
 /// Replaces the path. An HTTP/2 request keeps its scheme and authority.
-fn replace_path(head: &mut request::Parts, path: String) -> Result<(), BadOutput> {
+fn replace_path(head: &mut request::Parts, path: PathAndQuery) -> Result<(), BadOutput> {
     let mut parts = std::mem::take(&mut head.uri).into_parts();
-    parts.path_and_query = Some(edits::check_path(path)?);
+    parts.path_and_query = Some(path);
     head.uri = Uri::from_parts(parts).map_err(|_| BadOutput::Path)?;
     Ok(())
-}
-
-/// The refusal of a counter.
-fn denial(limit: &str, refused: &LimitRefusal) -> Denial {
-    let mut denial = quota::exhausted(limit, &refused.taken);
-    if let Some(reason) = refused.uncounted {
-        denial.clause = reason.to_owned();
-    }
-    denial
-}
-
-/// The denial by a circuit breaker, if another request took the last in-flight slot.
-fn overflow(breaker: &leno_policy::spec::Breaker) -> Denial {
-    Denial {
-        status: 503,
-        policy: PolicyKind::CircuitBreaker,
-        rule: breaker.name.clone(),
-        default: false,
-        clause: format!("maxRequests: {} requests are in flight", breaker.max_requests),
-        headers: Vec::new(),
-    }
 }
 
 /// Envoy's response flag for a denial.

@@ -12,9 +12,9 @@ mod verdict;
 use crate::state::function::{FunctionEntry, LoadedProgram};
 use head::Head;
 use leno_model::{CandidatePrograms, FunctionId};
-use leno_policy::input::{Input, Peer, RequestInput, TargetLoad};
+use leno_policy::input::{Peer, RequestInput};
 use leno_policy::needs::Reads;
-use leno_policy::outcome::{Outcome, Output};
+use leno_policy::outcome::Output;
 use leno_policy::spec::ProgramSpec;
 use leno_sandbox::{Engine, Image, Pool};
 use leno_telemetry::exchange::{ExchangeRecord, JudgementRecord};
@@ -190,13 +190,12 @@ impl Replayer {
         let head = Head::rebuild(recorded, inputs, &self.program.needs, &self.reads)?;
         let output = self.run(pool, recorded, inputs, &head)?;
         match output {
-            Output::Request(Outcome::Decided(decision)) => verdict::compare(recorded, &decision, &self.program.spec),
-            Output::Request(Outcome::Wants(wants)) => {
-                let denial = wants.signature.and_then(|want| verdict::wrong_signature(recorded, want));
+            Output::Decided(decision) => verdict::compare(recorded, &decision, &self.program.spec),
+            Output::Unverified(want) => {
+                let denial = verdict::wrong_signature(recorded, want);
                 verdict::compare_denial(recorded, denial.ok_or(ReplayError::NoSignature)?)
             }
             Output::Unreadable(reason) => Err(ReplayError::Unreadable(reason)),
-            Output::Response(_) => Err(ReplayError::WrongOutput),
         }
     }
 
@@ -210,12 +209,13 @@ impl Replayer {
         let image = self.image()?;
         let line = &recorded.request_line;
         let since = recorded.started_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let input = Input::Request(RequestInput {
+        let needs = &self.program.needs;
+        let input = RequestInput {
             now_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
-            // No verdict depends on random numbers.
-            random: [1; 4],
-            scheme: "http",
-            peer: Peer { identity: recorded.peer.identity.as_deref(), address: recorded.peer.address.ip() },
+            peer: Peer {
+                identity: recorded.peer.identity.as_deref(),
+                address: needs.address.then(|| recorded.peer.address.ip()),
+            },
             target: match is_outbound(recorded) {
                 true => recorded.target.as_deref().unwrap_or_default(),
                 false => &self.program.spec.function,
@@ -225,12 +225,9 @@ impl Replayer {
             method: line.method(),
             authority: line.authority(),
             path: &head.path,
-            headers: head.fields(),
+            headers: head.fields().filter(|field| needs.gives(field.name)).collect(),
             verified: verdict::verified(recorded),
-            quotas: Vec::new(),
-            load: TargetLoad { healthy: 1, ..TargetLoad::default() },
-            parent: None,
-        });
+        };
         Ok(pool.run(image, &input, self.program.deadline)?)
     }
 }

@@ -3,6 +3,7 @@
 mod again;
 mod hostile;
 mod limits;
+mod memory;
 mod replay;
 mod tokens;
 
@@ -11,7 +12,7 @@ use crate::testing;
 use crate::testing::{SigningKey, sign};
 use http::{Request, Response};
 use leno_model::FunctionConfig;
-use leno_policy::outcome::{Denial, Plan, Take, TracePlan};
+use leno_policy::outcome::{Denial, HeaderEdit, Take, Window};
 use leno_policy::spec::{
     Action, Algorithm, AuthorizationRule, Breaker, Counts, HeaderRule, Issuer, Key, KeyId, KeyPart, QuotaAlgorithm,
     RateLimit, ResponseHeaderRule, TokenSource,
@@ -81,6 +82,39 @@ impl Bench {
             bodiless: true,
         };
         at_once(self.judge.request(input, Box::new(head), record))
+    }
+
+    /// A request as it is judged.
+    fn evaluation<'a>(
+        &'a self,
+        state: &'a FunctionState,
+        target: &'a FunctionId,
+        peer: &'a Peer,
+        record: &'a Record,
+    ) -> Evaluation<'a> {
+        Evaluation {
+            input: JudgeInput {
+                entry: &self.entry,
+                direction: self.direction,
+                peer,
+                target: Some(target),
+                protocol: Protocol::Http1,
+                scheme: "http",
+                port: 80,
+                parent: None,
+                endpoints: 1,
+                bodiless: true,
+            },
+            program: &self.entry.inbound,
+            state,
+            signatures: &self.policy_state.tokens.signatures,
+            hasher: &self.policy_state.tokens.hasher,
+            target: Some(state),
+            record,
+            span: None,
+            span_edits: Vec::new(),
+            runs: Runs::default(),
+        }
     }
 
     /// Judges a request. Returns the judgement and the record.

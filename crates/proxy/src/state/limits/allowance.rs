@@ -7,7 +7,7 @@ use super::counters::{MOST_COUNTERS, MOST_KEY_BYTES};
 use super::store::{Answer, Arrival, Question};
 use super::{CounterState, capacity};
 use hashbrown::HashTable;
-use leno_policy::input::QuotaState;
+use leno_policy::quota::QuotaState;
 use leno_policy::quota::TakeResult;
 use leno_policy::spec::QuotaAlgorithm;
 use std::hash::{BuildHasher, RandomState};

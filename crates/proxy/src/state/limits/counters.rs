@@ -3,8 +3,8 @@
 use super::{CounterState, Demand, Grant};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
-use leno_policy::input::QuotaState;
 use leno_policy::quota;
+use leno_policy::quota::QuotaState;
 use leno_policy::spec::QuotaAlgorithm;
 use std::hash::{BuildHasher, RandomState};
 

@@ -6,8 +6,8 @@
 //! later: meanwhile the control plane may have given them to other nodes.
 
 use super::{Terms, capacity};
-use leno_policy::input::QuotaState;
 use leno_policy::quota;
+use leno_policy::quota::QuotaState;
 use leno_policy::spec::QuotaAlgorithm;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -4,7 +4,7 @@ use super::allowance::{Allowance, Allowances, Attempt};
 use super::store::{Answer, Arrival, CounterName, Question, Store};
 use super::{Demand, FunctionLimits, Grant, LimitRefusal, SHARDS, Shard, capacity, shard_of};
 use leno_model::FunctionId;
-use leno_policy::input::QuotaState;
+use leno_policy::quota::QuotaState;
 use leno_policy::quota::TakeResult;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;

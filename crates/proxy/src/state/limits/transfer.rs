@@ -5,7 +5,7 @@
 use super::counters::Count;
 use super::lease::{Lease, Share};
 use super::{Demand, FunctionLimits, Grant, LimitRefusal, SHARDS, Shard, shard_of};
-use leno_policy::input::QuotaState;
+use leno_policy::quota::QuotaState;
 use leno_policy::quota::TakeResult;
 use leno_policy::spec::QuotaAlgorithm;
 use serde::{Deserialize, Serialize};

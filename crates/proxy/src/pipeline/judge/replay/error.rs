@@ -23,9 +23,6 @@ pub enum ReplayError {
     /// The program reports that its input is invalid.
     #[error("the program could not read its input: {0}")]
     Unreadable(String),
-    /// The program's output is not one for a request.
-    #[error("the program answered something else")]
-    WrongOutput,
     /// The program failed.
     #[error(transparent)]
     Run(#[from] RunError),

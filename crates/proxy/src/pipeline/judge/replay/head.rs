@@ -80,8 +80,8 @@ impl Head {
         Ok(head)
     }
 
-    pub(super) fn fields(&self) -> Vec<Header<'_>> {
-        self.fields.iter().map(|(name, value)| Header { name, value }).collect()
+    pub(super) fn fields(&self) -> impl Iterator<Item = Header<'_>> {
+        self.fields.iter().map(|(name, value)| Header { name, value })
     }
 }
 

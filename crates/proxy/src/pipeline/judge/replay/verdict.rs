@@ -65,7 +65,7 @@ pub(super) fn compare(
         let answered = |result: &str| result == "allowed";
         recorded.authorizers.iter().any(|check| *check.name == *name && answered(&check.result))
     };
-    let asks = decision.plan.asks.iter().filter_map(|&index| spec.authorizers.get(usize::from(index)));
+    let asks = decision.asks.iter().filter_map(|&index| spec.authorizers.get(usize::from(index)));
     if let Some(authorizer) = asks.into_iter().find(|one| !one.audit && !asked(&one.name)) {
         return Err(ReplayError::Authorizer(authorizer.name.clone()));
     }

@@ -20,7 +20,6 @@ impl Bench {
             peer: &peer,
             target: self.target.unwrap(),
             protocol: Protocol::Http1,
-            scheme: "http",
             port: 80,
             asked: &permitted.take_asked(),
         };
