@@ -103,6 +103,7 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("slice-named", &Resource::FunctionConfig(Box::new(configs::named())));
     resource("slice-watched", &Resource::FunctionConfig(Box::new(configs::watched())));
     resource("slice-raw-headers", &Resource::FunctionConfig(Box::new(configs::raw())));
+    resource("slice-judge-each", &Resource::FunctionConfig(Box::new(configs::judged_each())));
     resource("slice-as-received", &Resource::FunctionConfig(Box::new(configs::as_received())));
     resource("slice-chain", &Resource::FunctionConfig(Box::new(configs::chained())));
     resource("slice-direct", &Resource::FunctionConfig(Box::new(configs::direct())));

@@ -104,6 +104,13 @@ pub(super) fn raw() -> FunctionConfig {
     FunctionConfig { authorizers: vec![authorizer], ..command() }
 }
 
+/// A function whose requests are each judged by a run.
+pub(super) fn judged_each() -> FunctionConfig {
+    let mut config = command();
+    config.inbound.sidecar.judge_each_request = true;
+    config
+}
+
 /// A function that gets paths unchanged, as its callees do.
 pub(super) fn as_received() -> FunctionConfig {
     let mut config = command();
