@@ -334,7 +334,7 @@ impl Drop for HandlingGuard {
 mod tests {
     use super::*;
     use http::HeaderMap;
-    use leno_policy::input::TraceContext;
+    use leno_policy::trace::TraceContext;
 
     fn header(user: &str, secret: &str) -> HeaderValue {
         HeaderValue::try_from(format!("Basic {}", STANDARD.encode(format!("{user}:{secret}")))).unwrap()
