@@ -175,8 +175,6 @@ pub(crate) fn may_match(operation: &Operation, asked: &RuleInput<'_>) -> bool {
 
 type Field<T> = fn(&T, &RuleInput<'_>) -> Clause;
 
-/// Index of the users among the fields.
-
 const SOURCE_FIELDS: [Field<Source>; 5] = [
     |source, asked| compare(&source.identities, asked.peer.identity, matching::text),
     |source, asked| compare(&source.namespaces, asked.namespace, matching::text),

@@ -20,7 +20,6 @@ pub const MAX_CLAUSE: usize = 4096;
 pub const MAX_PRINCIPAL: usize = 1024;
 
 /// One run's output.
-#[expect(clippy::large_enum_variant, reason = "one of them exists for each run, on the stack")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Output {
     /// The request is judged.

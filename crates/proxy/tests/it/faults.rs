@@ -7,7 +7,7 @@ mod guest;
 use guest::Form;
 use http::Request;
 use leno_http::peer::{Peer, TrafficDirection};
-use leno_policy::spec::{Counts, Protocol, QuotaAlgorithm, RateLimit};
+use leno_policy::spec::{Counts, KeyPart, Protocol, QuotaAlgorithm, RateLimit};
 use leno_proxy::FunctionEntry;
 use leno_proxy::judge::{Judge, JudgeInput, Judgement};
 use leno_proxy::policy_state::PolicyState;
@@ -69,6 +69,7 @@ impl Bench {
         // Every regular run is shorter, even on a busy machine.
         config.deadline = Duration::from_secs(1);
         let algorithm = QuotaAlgorithm::FixedWindow { requests: 1000, period_ms: 1 << 40 };
+        config.inbound.sidecar.judge_each_request = true;
         config.inbound.rate_limits.push(RateLimit {
             name: LIMIT.into(),
             counts: Counts::Requests,
@@ -76,7 +77,8 @@ impl Bench {
             from: vec![],
             except: vec![],
             audit: false,
-            key: Vec::new(),
+            // So the program is given the orders.
+            key: vec![KeyPart::Header("x-order".into())],
             algorithm,
         });
         let (telemetry, policy_state) = (Telemetry::quiet("td.example"), PolicyState::new());
@@ -142,7 +144,7 @@ fn faults_harm_one_request_only(form: Form, orders: &[(&str, &str)]) {
             format!(r#"leno_sandbox_faults_total{{function="shop/orders",direction="inbound",fault="{fault}"}}"#);
         assert!(metrics.contains(&line), "{order} should be a {fault}: {}", judgement.clause);
         bench.serves(order);
-        let quota = bench.policy_state.limits.function(&"shop/orders".parse().unwrap()).read(LIMIT, "").state;
+        let quota = bench.policy_state.limits.function(&"shop/orders".parse().unwrap()).read(LIMIT, "-;").state;
         assert_eq!(quota.used, 2, "only what was permitted is counted");
     }
 }

@@ -25,19 +25,23 @@ impl<'a> Evaluation<'a> {
             return Ok(Ok(Vec::new()));
         }
         let mut demands = self.demands(takes);
+        let mut audited = None;
         let taken = loop {
             match self.state.limits.take_or_wait(&demands, now_ms).await {
                 // An audited limit refuses no request.
                 Err(refused) if demands.get(refused.index).is_some_and(|demand| demand.limit.audit) => {
                     let limit = demands.remove(refused.index).limit;
                     let denial = denial(&limit.name, &refused);
-                    self.runs.audit.get_or_insert_with(|| Verdict::Deny(denial).into());
+                    audited.get_or_insert(denial);
                 }
                 taken => break taken,
             }
         };
         match taken {
             Ok(granted) => {
+                if let Some(denial) = audited {
+                    self.runs.audit.get_or_insert_with(|| Verdict::Deny(denial).into());
+                }
                 let tightest = quota::tightest(granted.iter().map(|grant| grant.taken));
                 self.record.note(|observed| {
                     let checks = demands.iter().zip(granted).map(|(demand, Grant { taken, shared })| RateLimitCheck {

@@ -5,11 +5,11 @@ use super::decision;
 use super::extend::{self, ResponseExtensions};
 use super::request_snapshot::{RequestSnapshot, header_fields};
 use super::{Evaluation, JudgeError, Judgement};
-use crate::state::in_flight::InFlight;
 use crate::state::decisions::{Refused, ValidDecision, ValidVerdict};
 use crate::state::extension::Extension;
 use crate::state::function::FunctionEntry;
 use crate::state::health::{RequestGuard, TargetHealth};
+use crate::state::in_flight::InFlight;
 
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName};
