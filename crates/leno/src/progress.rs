@@ -1,5 +1,5 @@
 //! Progress of work that takes more than a second, on standard error: a bar in a terminal, and a
-//! line every ten seconds elsewhere. Answers for programs have none.
+//! line every five seconds elsewhere. Answers for programs have none.
 
 use crate::screen::shown;
 use clap::ArgMatches;
@@ -15,7 +15,7 @@ const SHORT: Duration = Duration::from_secs(1);
 /// Pause between two drawings in a terminal.
 const FRAME: Duration = Duration::from_millis(100);
 /// Pause between two lines elsewhere.
-const LINE: Duration = Duration::from_secs(10);
+const LINE: Duration = Duration::from_secs(5);
 
 static IS_SILENT: AtomicBool = AtomicBool::new(false);
 /// Bars that are drawn now.
