@@ -225,7 +225,7 @@ impl Service {
         self.audit_index.refresh(&*self.backend)?;
         let mut before = filter.after.as_deref().filter(|after| !after.is_empty()).map(audit::key);
         let (mut records, mut next) = (Vec::new(), String::new());
-        while let Some(key) = self.audit_index.latest(before.as_deref(), 1, &may_have).pop() {
+        while let Some(key) = self.audit_index.latest(before.as_deref(), 1, may_have).pop() {
             if records.len() == limit {
                 next = before.as_deref().map(audit::end_of_key).unwrap_or_default().to_owned();
                 break;

@@ -107,7 +107,7 @@ impl Source for Busy {
 async fn a_new_page_gets_the_latest_that_match_of_all_that_nodes_keep() {
     let flow = |number: usize| Flow {
         time: format!("2026-01-01T00:00:{number:09}Z"),
-        verdict: if number % 1000 == 0 { "deny" } else { "allow" }.to_owned(),
+        verdict: if number.is_multiple_of(1000) { "deny" } else { "allow" }.to_owned(),
         ..Flow::default()
     };
     let flows = (0..5 * KEPT_FLOWS).map(flow).collect();
