@@ -2,7 +2,7 @@
 
 use crate::mesh::{ChainMember, Function, Mesh, Refusal, RevisionShare};
 use leno_telemetry::destinations::DestinationKind;
-use leno_telemetry::metrics::{DURATION_BOUNDS, Edge as Counts};
+use leno_telemetry::metrics::{Edge as Counts, Latencies};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -95,7 +95,7 @@ pub struct Traffic {
     pub denied: f64,
     /// The share of requests that neither failed nor were denied; `None`: there were no requests.
     pub success: Option<f64>,
-    /// Median duration in milliseconds, interpolated within its bucket.
+    /// Median duration in milliseconds of the requests that no policy refused, within some 3 %.
     pub p50: Option<f64>,
     /// 99th percentile of the durations.
     pub p99: Option<f64>,
@@ -130,7 +130,7 @@ struct Sum {
     requests: u64,
     denied: u64,
     failed: u64,
-    durations: Vec<u64>,
+    latencies: Latencies,
 }
 
 impl Graph {
@@ -223,9 +223,9 @@ fn sums(before: Option<&Mesh>, now: &Mesh) -> BTreeMap<(String, String), Sum> {
         }
         sum.requests += since(edge.requests, before.map(|before| before.requests));
         sum.failed += since(edge.failed, before.map(|before| before.failed));
-        sum.durations.resize(sum.durations.len().max(edge.durations.len()), 0);
-        for (index, (sum, count)) in sum.durations.iter_mut().zip(&edge.durations).enumerate() {
-            *sum += since(*count, before.and_then(|before| before.durations.get(index).copied()));
+        match before {
+            Some(before) => sum.latencies.add(&edge.latencies.since(&before.latencies)),
+            None => sum.latencies.add(&edge.latencies),
         }
     }
     sums
@@ -341,8 +341,7 @@ impl Sum {
         self.requests += other.all();
         self.denied += other.denied;
         self.failed += other.failed;
-        self.durations.resize(self.durations.len().max(other.durations.len()), 0);
-        self.durations.iter_mut().zip(&other.durations).for_each(|(sum, count)| *sum += count);
+        self.latencies.add(&other.latencies);
     }
 }
 
@@ -355,30 +354,10 @@ impl Traffic {
             failed: sum.failed as f64 * per_second,
             denied: sum.denied as f64 * per_second,
             success: (all > 0).then(|| good as f64 / all as f64),
-            p50: quantile(&sum.durations, 0.5),
-            p99: quantile(&sum.durations, 0.99),
+            p50: sum.latencies.quantile(0.5),
+            p99: sum.latencies.quantile(0.99),
         }
     }
-}
-
-/// A quantile of durations in milliseconds, interpolated within its bucket, as Prometheus does.
-/// Beyond the last bound it is that bound.
-fn quantile(counts: &[u64], quantile: f64) -> Option<f64> {
-    let all: u64 = counts.iter().sum();
-    if all == 0 {
-        return None;
-    }
-    let rank = quantile * all as f64;
-    let mut below = 0;
-    for (index, &count) in counts.iter().enumerate() {
-        if count > 0 && (below + count) as f64 >= rank {
-            let Some(&bound) = DURATION_BOUNDS.get(index) else { break };
-            let start = index.checked_sub(1).map_or(0.0, |previous| DURATION_BOUNDS[previous]);
-            return Some(start + (bound - start) * (rank - below as f64) / count as f64);
-        }
-        below += count;
-    }
-    DURATION_BOUNDS.last().copied()
 }
 
 #[cfg(test)]

@@ -11,9 +11,11 @@
 
 mod edges;
 mod encode;
+mod latency;
 
 pub use edges::{DURATION_BOUNDS, Edge, RuleHits};
 pub use encode::{Entries, Gauges, StoreFigures};
+pub use latency::Latencies;
 
 use crate::exchange::{ExchangeRecord, RecordedVerdict};
 use crate::exposition::Exemplar;
@@ -63,6 +65,8 @@ pub struct Shard {
 #[derive(Debug, Default)]
 struct Numbers {
     exchanges: HashTable<(ExchangeKey, Exchanges)>,
+    /// Fine buckets that `exchanges` use.
+    latency_buckets: usize,
     /// Verdicts and faults.
     decisions: HashTable<(DecisionKey, u64)>,
     retries: HashTable<(Arc<str>, u64)>,
@@ -121,6 +125,8 @@ struct DecisionKey {
 #[derive(Clone, Debug, Default)]
 struct Exchanges {
     duration_ms: Histogram<{ ISTIO_BUCKETS.len() + 1 }>,
+    /// Durations of the exchanges that no policy refused.
+    latencies: Latencies,
     bytes_in: Histogram<{ ISTIO_BUCKETS.len() + 1 }>,
     bytes_out: Histogram<{ ISTIO_BUCKETS.len() + 1 }>,
     /// The latest sampled exchange in each bucket of `duration_ms`. Most meshes sample little, so
@@ -129,9 +135,15 @@ struct Exchanges {
 }
 
 impl Exchanges {
-    fn observe(&mut self, observed: &ExchangeRecord) {
+    /// `latency_buckets`: fine buckets that all series use; `None`: a policy refused the exchange.
+    fn observe(&mut self, observed: &ExchangeRecord, latency_buckets: Option<&mut usize>) {
         let duration = observed.duration().as_secs_f64() * 1e3;
-        let bucket = self.duration_ms.observe(&ISTIO_BUCKETS, duration);
+        let fine = latency::bucket((duration * 1e3) as u64);
+        if let Some(latency_buckets) = latency_buckets {
+            self.latencies.observe(fine, latency_buckets);
+        }
+        let bucket = duration_bucket(fine, duration);
+        self.duration_ms.count(bucket, duration);
         self.bytes_in.observe(&ISTIO_BUCKETS, observed.bytes_in as f64);
         self.bytes_out.observe(&ISTIO_BUCKETS, observed.bytes_out as f64);
         if let Some(TracePlan { context: TraceContext { trace_id, sampled: true, .. }, .. }) = observed.trace {
@@ -152,6 +164,29 @@ impl Exchanges {
     }
 }
 
+/// The number of bounds of [`ISTIO_BUCKETS`] below each fine bucket.
+const BOUNDS_BELOW: [u8; latency::BUCKETS] = {
+    let mut below = [0; latency::BUCKETS];
+    let mut fine = 1;
+    while fine < latency::BUCKETS {
+        below[fine] = below[fine - 1];
+        // Bounds are further apart than a fine bucket is wide.
+        let bound = below[fine] as usize;
+        if bound < ISTIO_BUCKETS.len() && ISTIO_BUCKETS[bound] * 1e3 < latency::begin(fine) as f64 {
+            below[fine] += 1;
+        }
+        fine += 1;
+    }
+    below
+};
+
+/// The bucket of a duration in milliseconds, of which the fine bucket is known.
+#[inline]
+fn duration_bucket(fine: usize, duration: f64) -> usize {
+    let below = usize::from(BOUNDS_BELOW[fine]);
+    below + usize::from(ISTIO_BUCKETS.get(below).is_some_and(|bound| *bound < duration))
+}
+
 /// Counts per bucket. The last bucket has no bound.
 #[derive(Clone, Debug)]
 struct Histogram<const N: usize> {
@@ -169,9 +204,13 @@ impl<const N: usize> Histogram<N> {
     /// Returns the bucket of `value`.
     fn observe(&mut self, bounds: &[f64], value: f64) -> usize {
         let bucket = bounds.partition_point(|bound| *bound < value);
+        self.count(bucket, value);
+        bucket
+    }
+
+    fn count(&mut self, bucket: usize, value: f64) {
         self.counts[bucket] += 1;
         self.sum += value;
-        bucket
     }
 
     fn add(&mut self, other: &Self) {
@@ -280,7 +319,8 @@ impl Shard {
     }
 
     fn observe_exchange(&self, numbers: &mut Numbers, observed: &ExchangeRecord) {
-        let bounded = numbers.exchanges.len() < MOST_SERIES;
+        let Numbers { exchanges, latency_buckets, .. } = numbers;
+        let bounded = exchanges.len() < MOST_SERIES;
         let wanted = ExchangeView {
             direction: observed.direction as u8,
             grpc: observed.protocol == Protocol::Grpc,
@@ -290,18 +330,19 @@ impl Shard {
             source: observed.peer.identity.as_ref(),
             target: observed.target.as_ref(),
         };
-        let exchanges = match self.find_exchanges(&mut numbers.exchanges, &wanted, bounded) {
+        let latency_buckets = (!wanted.is_refused()).then_some(latency_buckets);
+        let exchanges = match self.find_exchanges(exchanges, &wanted, bounded) {
             Some(exchanges) => exchanges,
             None => {
                 let other =
                     ExchangeView { flag: "other", verdict: "", status: 0, source: None, target: None, ..wanted };
-                match self.find_exchanges(&mut numbers.exchanges, &other, true) {
+                match self.find_exchanges(exchanges, &other, true) {
                     Some(exchanges) => exchanges,
                     None => return,
                 }
             }
         };
-        exchanges.observe(observed);
+        exchanges.observe(observed, latency_buckets);
     }
 
     /// Finds a series. Creates it only if `may_make` is true.
@@ -381,6 +422,18 @@ impl ExchangeView<'_> {
     fn key(&self) -> ExchangeKey {
         let Self { direction, grpc, status, flag, verdict, source, target } = *self;
         ExchangeKey { direction, grpc, status, flag, verdict, source: source.cloned(), target: target.cloned() }
+    }
+
+    /// Whether a policy refused the exchange: on this side, or on that of the callee, whose answer
+    /// comes sooner than those of its instances.
+    fn is_refused(&self) -> bool {
+        self.is_denied() || matches!(self.status, 401 | 403 | 429)
+    }
+
+    /// Whether a policy refused the exchange on this side.
+    fn is_denied(&self) -> bool {
+        // Credentials and limits can be refused before a function judges.
+        matches!((self.verdict, self.flag), ("deny", _) | ("", "UAEX" | "RL"))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The edges of the call graph, and the rules that decided, as counts since the node started.
 
-use super::{DecisionKey, ExchangeKey, Histogram, ISTIO_BUCKETS, Metrics};
+use super::{DecisionKey, ExchangeKey, Exchanges, ISTIO_BUCKETS, Latencies, Metrics};
 use crate::flows::recorded_for;
 use crate::names::direction_name;
 use leno_http::peer::TrafficDirection;
@@ -34,6 +34,10 @@ pub struct Edge {
     pub duration_ms: f64,
     /// The number of exchanges in each bucket of [`DURATION_BOUNDS`].
     pub durations: Vec<u64>,
+    /// The durations of those that no policy refused, on either side, in fine buckets. Earlier
+    /// releases do not tell them.
+    #[serde(default)]
+    pub latencies: Latencies,
 }
 
 /// A rule of a function's policies, and the number of requests that it decided.
@@ -70,14 +74,15 @@ impl Edge {
         )
     }
 
-    fn add(&mut self, key: &ExchangeKey, durations: &Histogram<{ ISTIO_BUCKETS.len() + 1 }>) {
+    fn add(&mut self, key: &ExchangeKey, exchanges: &Exchanges) {
+        let durations = &exchanges.duration_ms;
         let requests: u64 = durations.counts.iter().sum();
         self.requests += requests;
-        match (key.verdict, key.flag) {
-            // Credentials and limits can be refused before a function judges.
-            ("deny", _) | ("", "UAEX" | "RL") => self.denied += requests,
-            _ if key.status >= 500 || key.status == 0 => self.failed += requests,
-            _ => {}
+        self.latencies.add(&exchanges.latencies);
+        match () {
+            () if key.view().is_denied() => self.denied += requests,
+            () if key.status >= 500 || key.status == 0 => self.failed += requests,
+            () => {}
         }
         self.duration_ms += durations.sum;
         self.durations.resize(durations.counts.len(), 0);
@@ -105,7 +110,7 @@ impl Metrics {
                 let is_judged_elsewhere = key.verdict.is_empty() && key.flag == "-";
                 if !is_judged_elsewhere {
                     let ends = (key.direction, key.source.clone(), key.target.clone());
-                    edges.entry(ends).or_default().add(key, &exchanges.duration_ms);
+                    edges.entry(ends).or_default().add(key, exchanges);
                 }
             }
         }
@@ -176,6 +181,7 @@ mod tests {
         assert_eq!((inbound.requests, inbound.denied, inbound.failed), (5, 1, 2));
         assert_eq!((inbound.duration_ms, inbound.durations[4]), (100.0, 5), "20 ms each");
         assert_eq!(inbound.durations.len(), DURATION_BOUNDS.len() + 1);
+        assert_eq!(inbound.latencies, Latencies::of_ms([20.0; 4]), "without the refused one");
         assert_eq!([gateway.namespace(), inbound.namespace()], [Some("orders"); 2]);
 
         let hits: Vec<_> = metrics.rule_hits();
@@ -185,6 +191,22 @@ mod tests {
             (&*denied.rule, &*denied.verdict, denied.requests),
             ("orders/authorization/from-frontend", "deny", 2)
         );
+    }
+
+    #[test]
+    fn a_refusal_by_the_callee_is_among_the_requests_and_not_among_the_durations() {
+        let metrics = Metrics::default();
+        let shard = metrics.shard();
+        let mut call = observed();
+        call.direction = TrafficDirection::Outbound;
+        call.judged.as_mut().unwrap().verdict = RecordedVerdict::Allow { rule: "all".into() };
+        for status in [200, 401, 403, 429, 404, 500] {
+            call.status = status;
+            shard.observe(&call);
+        }
+        let edges = metrics.edges();
+        let [edge] = &edges[..] else { panic!("{edges:?}") };
+        assert_eq!((edge.requests, &edge.latencies), (6, &Latencies::of_ms([20.0; 3])));
     }
 
     #[test]

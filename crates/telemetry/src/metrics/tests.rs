@@ -194,3 +194,13 @@ fn buckets_have_the_latest_sampled_trace() {
     assert!(text.contains("le=\"25.0\"} 5 # "), "{text}");
     assert!(text.contains("le=\"100.0\"} 6 # "), "{text}");
 }
+
+#[test]
+fn the_exposed_bucket_of_a_duration_follows_from_its_fine_bucket() {
+    let bounds = ISTIO_BUCKETS.iter().flat_map(|bound| [bound * 0.999, *bound, bound * 1.001, bound * 1.7]);
+    for duration in bounds.chain([0.0, 1e-4, 0.017, 1e9]) {
+        let fine = latency::bucket((duration * 1e3) as u64);
+        let expected = ISTIO_BUCKETS.partition_point(|bound| *bound < duration);
+        assert_eq!(duration_bucket(fine, duration), expected, "{duration} ms");
+    }
+}
