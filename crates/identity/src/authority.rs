@@ -3,6 +3,7 @@
 
 use crate::authority_key_id::AuthorityKeyId;
 use crate::bundle::{BundleError, TrustBundle, unix_time};
+use crate::expiry::{self, Holder};
 use crate::key::{NoKey, PrivateKey};
 use crate::membership_mark::MembershipMark;
 use crate::request::{self, RequestError};
@@ -139,6 +140,12 @@ impl Authority {
     /// that it has signed is valid.
     pub fn not_after(&self) -> UnixTime {
         unix_time(self.not_after.unix_timestamp())
+    }
+
+    /// From when it is late to rotate to another authority.
+    pub fn late_at(&self) -> UnixTime {
+        let chain = self.intermediates.iter().chain(self.bundle.roots());
+        expiry::chain_late_at(chain, Holder::Authority).unwrap_or_else(|| self.not_after())
     }
 
     /// The issuer's key id in the certificates that it signs.

@@ -2,17 +2,51 @@
 
 use crate::reason::{path, words};
 use crate::verify::PeerError;
+use rustls::pki_types::UnixTime;
 use rustls::{CertificateError, Error as TlsLibraryError, OtherError};
 use std::error::Error;
 use std::io;
+use x509_parser::time::ASN1Time;
+
+/// Why a certificate of the peer was refused, as far as it decides the remedy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CertificateFault {
+    /// Its life is over.
+    Expired,
+    /// Its life has not begun, by this machine's clock.
+    NotValidYet,
+    /// It is for other names.
+    Name,
+    /// No trusted root has signed it.
+    UnknownIssuer,
+    /// Its form, its purpose or its signature.
+    Other,
+}
 
 /// The reason of a failed handshake anywhere among the causes of an error; `None`: TLS is not the
 /// reason. The TLS library writes most reasons as names of its types.
 pub fn handshake_failure(error: &(dyn Error + 'static)) -> Option<String> {
+    tls_error(error).map(in_words)
+}
+
+/// Why the peer's certificate was refused; `None`: it was not the reason.
+pub fn certificate_fault(error: &(dyn Error + 'static)) -> Option<CertificateFault> {
+    let TlsLibraryError::InvalidCertificate(reason) = tls_error(error)? else { return None };
+    Some(match reason {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => CertificateFault::Expired,
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => CertificateFault::NotValidYet,
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => CertificateFault::Name,
+        // An authority that was made anew has its earlier name, and another key.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => CertificateFault::UnknownIssuer,
+        _ => CertificateFault::Other,
+    })
+}
+
+fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a TlsLibraryError> {
     let mut cause = Some(error);
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<TlsLibraryError>() {
-            return Some(in_words(error));
+            return Some(error);
         }
         // The source of an I/O error is that of the error within.
         let within = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
@@ -40,15 +74,25 @@ fn certificate(reason: &CertificateError) -> Option<String> {
         CertificateError::Expired => "the peer's certificate has expired",
         CertificateError::NotValidYet => "the peer's certificate is not valid yet",
         CertificateError::NotValidForName => "the peer's certificate is not for this name",
-        // These have texts with names and times.
-        CertificateError::NotValidForNameContext { .. }
-        | CertificateError::ExpiredContext { .. }
-        | CertificateError::NotValidYetContext { .. }
-        | CertificateError::InvalidPurposeContext { .. } => return Some(format!("the peer's {reason}")),
+        CertificateError::ExpiredContext { not_after, .. } => {
+            return Some(format!("the peer's certificate has expired at {}", date(*not_after)?));
+        }
+        CertificateError::NotValidYetContext { time, not_before } => {
+            let (begin, now) = (date(*not_before)?, date(*time)?);
+            return Some(format!("the peer's certificate is not valid before {begin}, and it is {now} here"));
+        }
+        // These have texts with names.
+        CertificateError::NotValidForNameContext { .. } | CertificateError::InvalidPurposeContext { .. } => {
+            return Some(format!("the peer's {reason}"));
+        }
         CertificateError::Other(OtherError(other)) => return Some(path(other.downcast_ref()?)),
         other => return Some(format!("the peer's certificate cannot be used: {}", words(other))),
     };
     Some(text.to_owned())
+}
+
+fn date(time: UnixTime) -> Option<ASN1Time> {
+    ASN1Time::from_timestamp(time.as_secs().try_into().ok()?).ok()
 }
 
 #[cfg(test)]
@@ -70,5 +114,24 @@ mod tests {
             assert!(reason.contains(expected) && !reason.contains("Other("), "{reason}");
         }
         assert_eq!(handshake_failure(&io::Error::from(io::ErrorKind::ConnectionRefused)), None);
+    }
+
+    #[test]
+    fn times_of_certificates_are_dates() {
+        let at = |seconds| UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
+        let expired = CertificateError::ExpiredContext { time: at(2_000_000_000), not_after: at(1_000_000_000) };
+        let early = CertificateError::NotValidYetContext { time: at(1_000_000_000), not_before: at(2_000_000_000) };
+        let told = |error: CertificateError| {
+            let error = io::Error::other(TlsLibraryError::InvalidCertificate(error));
+            (certificate_fault(&error).unwrap(), handshake_failure(&error).unwrap())
+        };
+        let (fault, text) = told(expired);
+        assert!(fault == CertificateFault::Expired && text.contains("expired at Sep  9 01:46:40 2001"), "{text}");
+        let (fault, text) = told(early);
+        assert!(
+            fault == CertificateFault::NotValidYet && text.contains("not valid before May 18 03:33:20 2033"),
+            "{text}"
+        );
+        assert_eq!(certificate_fault(&io::Error::from(io::ErrorKind::TimedOut)), None);
     }
 }

@@ -2,7 +2,9 @@
 //! plane.
 
 use crate::crypto::PROVIDER;
+use crate::expiry::{self, Holder};
 use crate::tls::TlsError;
+use crate::verify::not_after;
 use arc_swap::ArcSwap;
 use leno_files::{FileAccess, MAX_SMALL_FILE};
 use leno_model::CertificateFiles;
@@ -20,14 +22,11 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 use x509_parser::extensions::GeneralName;
-use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
+use x509_parser::prelude::{FromDer, X509Certificate};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Time between two looks at the files.
 const PERIOD: Duration = Duration::from_secs(2);
-
-/// A certificate that expires within this time, or within a quarter of its life, is warned of.
-const SOON: Duration = Duration::from_secs(14 * 86_400);
 
 /// Time between two warnings of the same certificate.
 const COMPLAINTS: Duration = Duration::from_secs(86_400);
@@ -48,7 +47,8 @@ pub struct ServerCertificate {
     pub not_after: UnixTime,
     /// When the files cannot be used as they are now: the reason.
     pub fault: Option<String>,
-    lifetime: Duration,
+    /// From when it is late to replace the files ([`expiry::late_at`]).
+    pub late_at: UnixTime,
     stamps: [Stamp; 2],
     certified: Arc<CertifiedKey>,
 }
@@ -148,10 +148,9 @@ fn watch(certificates: &Weak<ServerCertificates>) {
         tried.resize(certificates.list().len(), None);
         certificates.reload(&mut tried);
         if complained.is_none_or(|last| last.elapsed() > COMPLAINTS) {
-            for certificate in certificates.list().iter().filter(|certificate| certificate.left() < certificate.soon())
-            {
-                let (path, hours) = (certificate.files.certificate.display(), certificate.left().as_secs() / 3600);
-                tracing::warn!("the certificate in {path} expires in {hours} hours; write a new one there");
+            for certificate in certificates.list().iter().filter(|certificate| certificate.is_late()) {
+                let (path, expires) = (certificate.files.certificate.display(), certificate.expires_in_words());
+                tracing::warn!("the certificate in {path} {expires}; write a new one there");
                 complained = Some(Instant::now());
             }
         }
@@ -174,12 +173,14 @@ impl ServerCertificate {
         self.certified.end_entity_cert().map_or(&[], |leaf| leaf)
     }
 
-    fn left(&self) -> Duration {
-        Duration::from_secs(self.not_after.as_secs().saturating_sub(UnixTime::now().as_secs()))
+    /// `expires in 5 days`.
+    pub fn expires_in_words(&self) -> String {
+        expiry::expires_in_words(self.not_after.as_secs(), UnixTime::now().as_secs())
     }
 
-    fn soon(&self) -> Duration {
-        SOON.min(self.lifetime / 4)
+    /// Whether it is late to replace the files.
+    pub fn is_late(&self) -> bool {
+        UnixTime::now().as_secs() >= self.late_at.as_secs()
     }
 
     fn read(files: CertificateFiles) -> Result<Self, TlsError> {
@@ -188,28 +189,23 @@ impl ServerCertificate {
         let mut private_key = private_key(&files.key)?;
         let signing_key = any_supported_type(&private_key);
         private_key.zeroize();
-        let (names, lifetime, not_after) = facts(&chain);
+        let (names, not_after) = facts(&chain);
+        let late_at = expiry::chain_late_at(&chain, Holder::Endpoint).unwrap_or(not_after);
         let certified = signing_key.map(|signing_key| CertifiedKey::new(chain, signing_key));
         let certified = certified.and_then(|certified| certified.keys_match().map(|()| certified));
         let certified = certified.map_err(|error| unusable(&files.key, mismatch(&error, &files.certificate)))?;
-        Ok(Self { files, names, not_after, fault: None, lifetime, stamps, certified: Arc::new(certified) })
+        Ok(Self { files, names, not_after, fault: None, late_at, stamps, certified: Arc::new(certified) })
     }
 }
 
-/// The names, the life, and the end of a chain.
-fn facts(chain: &[CertificateDer<'_>]) -> (Vec<String>, Duration, UnixTime) {
-    let parsed = chain.iter().filter_map(|certificate| Some(X509Certificate::from_der(certificate).ok()?.1));
-    let mut parsed = parsed.peekable();
-    let alternatives = parsed.peek().and_then(|leaf| leaf.subject_alternative_name().ok().flatten());
+/// The names of a chain, and its end.
+fn facts(chain: &[CertificateDer<'_>]) -> (Vec<String>, UnixTime) {
+    let leaf = chain.first().and_then(|leaf| Some(X509Certificate::from_der(leaf).ok()?.1));
+    let alternatives = leaf.as_ref().and_then(|leaf| leaf.subject_alternative_name().ok().flatten());
     let names =
         alternatives.map(|names| names.value.general_names.iter().filter_map(name).collect()).unwrap_or_default();
-    let seconds = |time: ASN1Time| Duration::from_secs(u64::try_from(time.timestamp()).unwrap_or_default());
-    let lives = parsed.map(|certificate| {
-        let validity = certificate.validity();
-        (seconds(validity.not_after), seconds(validity.not_before))
-    });
-    let (end, begin) = lives.min().unwrap_or_default();
-    (names, end.saturating_sub(begin), UnixTime::since_unix_epoch(end))
+    let end = chain.iter().filter_map(not_after).min_by_key(UnixTime::as_secs);
+    (names, end.unwrap_or(UnixTime::since_unix_epoch(Duration::ZERO)))
 }
 
 fn name(name: &GeneralName<'_>) -> Option<String> {

@@ -230,6 +230,13 @@ pub(crate) fn is_self_issued(certificate: &CertificateDer<'_>) -> bool {
     parse(certificate).is_ok_and(|certificate| certificate.issuer() == certificate.subject())
 }
 
+/// The first and the last second of a certificate's validity.
+pub(crate) fn validity(certificate: &CertificateDer<'_>) -> Option<(UnixTime, UnixTime)> {
+    let parsed = parse(certificate).ok()?;
+    let validity = parsed.validity();
+    Some((unix_time(validity.not_before.timestamp()), unix_time(validity.not_after.timestamp())))
+}
+
 /// The last second of a certificate's validity.
 pub fn not_after(certificate: &CertificateDer<'_>) -> Option<UnixTime> {
     end_and_key(certificate).ok().map(|(not_after, _)| not_after)

@@ -3,16 +3,12 @@
 use super::{Control, NO_MEMBER, certify};
 use crate::rotation::{AuthorityRecord, Phase, Rotation, RotationOutcome, Step};
 use crate::trust::{Trust, TrustError, hex, root_of};
-use leno_identity::{Authority, RootPin, not_after};
+use leno_identity::{Authority, Holder, RootPin, TrustBundle, UnixTime, chain_late_at, expires_in_words, not_after};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
-
-/// How long before a root or an intermediate expires the control plane warns of it: time to have
-/// another one signed, and to rotate.
-const ALARM: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Why a rotation did not begin or change.
 #[derive(Debug, thiserror::Error)]
@@ -228,7 +224,7 @@ impl Control {
         let roots: Vec<RootStatus> = trust.bundle().roots().map(root).collect();
         let not_after = signer.as_ref().map_or(0, |authority| authority.not_after().as_secs());
         AuthorityStatus {
-            signs: signer.map(|authority| authority.key_id().to_string()).unwrap_or_default(),
+            signs: signer.as_deref().map(|authority| authority.key_id().to_string()).unwrap_or_default(),
             file: trust.file().map(str::to_owned),
             not_after,
             phase: rotation.map(|rotation| rotation.phase),
@@ -238,7 +234,7 @@ impl Control {
             waiting,
             without: rotation.map(|rotation| rotation.without.clone()).unwrap_or_default(),
             last: remembered.last.clone(),
-            warnings: warnings(not_after, &roots),
+            warnings: warnings(signer.as_deref(), trust.bundle()),
             roots,
         }
     }
@@ -255,18 +251,15 @@ impl Control {
     }
 }
 
-/// Warnings of certificates that expire soon.
-fn warnings(authority: u64, roots: &[RootStatus]) -> Vec<String> {
-    let soon = |end: u64| end < now().saturating_add(ALARM.as_secs());
-    let in_words = |end: u64| match end.saturating_sub(now()) {
-        0 => "has expired".to_owned(),
-        left => format!("expires in {} days", left / 86_400),
-    };
-    let of_roots = roots.iter().filter(|root| soon(root.not_after));
-    let mut warnings: Vec<String> =
-        of_roots.map(|root| format!("the root {} {}", root.sha256, in_words(root.not_after))).collect();
-    if soon(authority) && warnings.is_empty() {
-        warnings.push(format!("the authority's certificate {}", in_words(authority)));
+/// Warnings of certificates that are late: of the roots, or else of the authority.
+fn warnings(authority: Option<&Authority>, bundle: &TrustBundle) -> Vec<String> {
+    let in_words = |end: Option<UnixTime>| expires_in_words(end.map_or(0, |end| end.as_secs()), now());
+    let is_late = |late_at: Option<UnixTime>| late_at.is_some_and(|late_at| now() >= late_at.as_secs());
+    let of_roots = bundle.roots().filter(|root| is_late(chain_late_at([*root], Holder::Authority)));
+    let of_root = |root| format!("the root {} {}", RootPin::of(root), in_words(not_after(root)));
+    let mut warnings: Vec<String> = of_roots.map(of_root).collect();
+    if let Some(authority) = authority.filter(|authority| warnings.is_empty() && is_late(Some(authority.late_at()))) {
+        warnings.push(format!("the authority's certificate {}", in_words(Some(authority.not_after()))));
     }
     warnings.iter_mut().for_each(|warning| warning.push_str(": `leno ca rotate` replaces it"));
     warnings

@@ -271,10 +271,10 @@ fn an_intermediate_under_somebody_elses_root_takes_over() {
     eventually("somebody's root in each node's files", || {
         fleet.all().all(|node| kept_roots(node) == [after.clone()]).then_some(())
     });
-    // It is valid for less than 30 days: `leno ca status`, readiness, and metrics report that.
+    // A root of 20 days is not late before its last five, and metrics tell the time left.
     let status = fleet.control.leno(&["ca", "status"]);
-    assert!(String::from_utf8_lossy(&status.stderr).contains("expires in 19 days"), "{status:?}");
-    assert!(fleet.control.ready().unwrap().contains("expires in 19 days"));
+    assert!(!String::from_utf8_lossy(&status.stderr).contains("expires in"), "{status:?}");
+    assert!(!fleet.control.ready().unwrap().contains("expires in"));
     let (_, metrics) = fleet.control.get("/metrics");
     let metrics = metrics.as_str().unwrap();
     let left = |name: &str| {
