@@ -1,24 +1,30 @@
 //! Alerts: conditions that need attention, computed from the present state: each with the subject,
 //! a sentence and the fix.
 
+pub(crate) mod beginnings;
+pub(crate) mod notices;
+mod refusals;
+
+use self::beginnings::Beginnings;
+use self::refusals::Refusals;
 use crate::limits::{self, LimitUse};
+use crate::scaling::seconds;
 use crate::shares::{FunctionShares, RevisionProgress};
-use leno_config::duration::Duration as Amount;
-use leno_control::{Control, PlacementEvent, RolloutEvent, Status};
+use leno_config::Problem;
+use leno_control::{AbsenceStatus, Control, NodeStatus, PlacementEvent, RolloutEvent, Status};
+use leno_identity::{Holder, UnixTime, expires_in_words, late_at};
 use leno_model::FunctionId;
 use leno_model::revision::{self, Revisions};
+use leno_proxy::tokens::KeySetProblem;
 use leno_proxy::{FunctionEntry, Node};
 use leno_supervisor::{FunctionStatus, ImageState, Supervisor};
 use leno_telemetry::names::workload;
 use leno_wire::Subject;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The time before its expiry from which a gateway's certificate is reported: half of the shortest
-/// lifetime that public authorities plan.
-const EXPIRES_SOON: u64 = 14 * 86_400;
 /// The remedy for an image that cannot be pulled.
 const PULL: &str = "correct the name of the image, or make its registry reachable";
 
@@ -33,6 +39,8 @@ pub enum Severity {
     Warning,
     /// Requests are refused, as documents say.
     Info,
+    /// A part of the documents has no effect.
+    Notice,
 }
 
 /// One such condition.
@@ -41,13 +49,20 @@ pub struct Alert {
     /// How bad it is.
     pub severity: Severity,
     /// `certificate`, `rejected`, `failing`, `unplaced`, `ejected`, `exhausted`, `keySet`, `node`,
-    /// `rolledBack`, `deniedEgress`, `unenforced`, `program`, `store`, `documents`.
+    /// `rolledBack`, `deniedEgress`, `refusing`, `unenforced`, `program`, `store`, `documents`,
+    /// `ruleWithoutEffect`.
     pub kind: String,
     /// A function, a node, a certificate or the like.
     pub subject: String,
+    /// Distinguishes alerts of one kind about one subject.
+    #[serde(skip)]
+    pub(crate) topic: String,
     /// The function; nothing: the alert is about the mesh or a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
+    /// The namespace of an alert about a document; nothing: that of the function, or the mesh.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
     /// The node that reports it; empty: the process that answers.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node: String,
@@ -58,6 +73,9 @@ pub struct Alert {
     /// When it began, in seconds since 1970; nothing: that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<f64>,
+    /// It may have begun before `since`, when the process that tells it did not run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_least: bool,
 }
 
 impl Alert {
@@ -71,13 +89,19 @@ impl Alert {
         Self { function: Some(function.to_owned()), ..Self::new(severity, kind, function, text, fix) }
     }
 
+    /// One of several alerts of its kind about its subject.
+    pub(crate) fn about(self, topic: impl ToString) -> Self {
+        Self { topic: topic.to_string(), ..self }
+    }
+
     fn since(self, since: Option<f64>) -> Self {
         Self { since, ..self }
     }
 
-    /// The namespace of the function.
+    /// The namespace of the function or the document.
     pub(crate) fn namespace(&self) -> Option<&str> {
-        self.function.as_deref()?.split_once('/').map(|(namespace, _)| namespace)
+        let of_function = || self.function.as_deref()?.split_once('/').map(|(namespace, _)| namespace);
+        self.namespace.as_deref().or_else(of_function)
     }
 }
 
@@ -105,6 +129,37 @@ impl Decisions {
         let mut events = self.rollouts.iter().rev();
         let event = events.find(|event| event.function == *function && event.to == 0)?;
         Some(event.at_ms as f64 / 1e3)
+    }
+}
+
+/// The memory of a process for its alerts.
+#[derive(Default)]
+pub struct AlertHistory {
+    pub(crate) beginnings: Beginnings,
+    refusals: Refusals,
+    /// Rules without effect in the files of `leno up`.
+    notices: Mutex<Vec<Alert>>,
+}
+
+impl AlertHistory {
+    /// Takes samples of the node's counters, when they are due.
+    pub(crate) fn sample(&self, node: &Node) {
+        self.refusals.sample(&node.telemetry.metrics, Instant::now());
+    }
+
+    /// Alerts about functions that refuse nearly all requests.
+    pub(crate) fn of_refusals(&self) -> Vec<Alert> {
+        self.refusals.alerts()
+    }
+
+    /// The warnings of the files in force have changed.
+    pub fn take_warnings(&self, warnings: &[Problem]) {
+        *self.notices.lock().unwrap_or_else(PoisonError::into_inner) = notices::of_warnings(&[], warnings);
+    }
+
+    /// Rules without effect in the files in force.
+    pub(crate) fn of_files(&self) -> Vec<Alert> {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -158,29 +213,22 @@ pub(crate) fn of_control_plane(status: &Status, decisions: &Decisions) -> Vec<Al
     for node in &status.nodes {
         let about = |severity, text: String, fix: &str| Alert::new(severity, "node", &node.name, text, fix);
         if !node.connected {
-            let text = format!("the node is away, with {} functions placed on it", node.hosted.len());
-            let fix = "start it, or remove it with `leno nodes revoke`";
-            alerts.push(about(if node.hosted.is_empty() { Severity::Warning } else { Severity::Critical }, text, fix));
+            alerts.extend(away(node, status));
         } else if node.behind {
             let text = format!("the node has not acknowledged its configuration for {} s", node.unacknowledged_seconds);
             let since = now().saturating_sub(node.unacknowledged_seconds) as f64;
             let fix = "look at the load and the log of the node";
             alerts.push(about(Severity::Warning, text, fix).since(Some(since)));
         }
-        let overdue = node.certificates.as_ref().map_or(0, |certificates| certificates.overdue);
-        if node.connected && overdue > 0 {
-            let text = format!(
-                "{overdue} certificates of the node are not renewed although half of their lifetime has passed"
-            );
-            alerts.push(about(Severity::Warning, text, "look at the log of the node, and at its clock"));
-        }
         alerts.extend(node.rejected.iter().map(|version| {
             let text =
                 format!("node {} rejects the configuration, and keeps the earlier one: {}", node.name, version.reason);
             let fix = "change the documents as the reason says, or upgrade the node";
             match &version.subject {
-                Subject::FunctionConfig(id) => Alert::of(&id.to_string(), Severity::Critical, "rejected", text, fix),
-                _ => Alert::new(Severity::Critical, "rejected", &node.name, text, fix),
+                Subject::FunctionConfig(id) => {
+                    Alert::of(&id.to_string(), Severity::Critical, "rejected", text, fix).about(&node.name)
+                }
+                subject => Alert::new(Severity::Critical, "rejected", &node.name, text, fix).about(subject),
             }
         }));
     }
@@ -188,7 +236,10 @@ pub(crate) fn of_control_plane(status: &Status, decisions: &Decisions) -> Vec<Al
         let name = function.function.to_string();
         if function.unplaced {
             let reason = function.reason.as_deref().unwrap_or("no node has capacity for it");
-            let text = format!("the function is on no node: {reason}");
+            let had_it = |node: &&NodeStatus| node.absence.as_ref().is_some_and(|it| it.has(&function.function));
+            let last = status.nodes.iter().find(had_it).filter(|node| !reason.contains(&node.name));
+            let last = last.map_or_else(String::new, |node| format!("; node {}, which had it, is away", node.name));
+            let text = format!("the function is on no node: {reason}{last}");
             let fix = "add a node, or capacity, or ask for less";
             let since = decisions.unplaced(&function.function, reason);
             alerts.push(Alert::of(&name, Severity::Critical, "unplaced", text, fix).since(since));
@@ -204,6 +255,29 @@ pub(crate) fn of_control_plane(status: &Status, decisions: &Decisions) -> Vec<Al
     alerts
 }
 
+/// The alert about a node that is away, and those about functions that are placed on it alone.
+fn away(node: &NodeStatus, status: &Status) -> Vec<Alert> {
+    let fix = "start the node, or remove it with `leno nodes revoke`";
+    let absence = node.absence.as_ref();
+    let consequences = absence.map(AbsenceStatus::consequences).unwrap_or_default();
+    let text = ["the node is away".to_owned()].into_iter().chain(consequences.iter().cloned());
+    let severity = if consequences.is_empty() { Severity::Warning } else { Severity::Critical };
+    let begun = |alert: Alert| {
+        let since = absence.map(|absence| absence.since_ms as f64 / 1e3);
+        Alert { at_least: absence.is_some_and(|absence| absence.at_least), ..alert.since(since) }
+    };
+    let of_node = Alert::new(severity, "node", &node.name, text.collect::<Vec<_>>().join("; "), fix);
+    // The alert `unplaced` tells of the others.
+    let is_placed = |function: &&leno_control::FunctionStatus| {
+        !function.unplaced && absence.is_some_and(|absence| absence.has(&function.function))
+    };
+    let of_functions = status.functions.iter().filter(is_placed).map(|function| {
+        let text = format!("node {}, the only one that has the function, is away", node.name);
+        Alert::of(&function.function.to_string(), Severity::Critical, "node", text, fix)
+    });
+    [of_node].into_iter().chain(of_functions).map(begun).collect()
+}
+
 fn certificates(node: &Node) -> Vec<Alert> {
     let svids = &node.svids;
     let now = svids.now().map_or(0, |now| now.as_secs());
@@ -214,20 +288,23 @@ fn certificates(node: &Node) -> Vec<Alert> {
     }
     let gateway = node.gateway_certificates.load();
     for certificate in gateway.iter().flat_map(|certificates| certificates.list().to_vec()) {
-        let (end, subject) = (certificate.not_after.as_secs(), certificate.files.certificate.display().to_string());
-        alerts.extend(of_gateway_certificate(&subject, certificate.fault.as_deref(), end, now));
+        let (life, subject) =
+            ([certificate.late_at, certificate.not_after], certificate.files.certificate.display().to_string());
+        alerts.extend(of_gateway_certificate(&subject, certificate.fault.as_deref(), life.map(|at| at.as_secs()), now));
     }
     alerts
 }
 
 /// The alert about a certificate that the control plane renews. All times in seconds since 1970.
 fn of_svid(identity: &str, renewal: u64, end: u64, now: u64) -> Option<Alert> {
-    // Attempts to renew take a while.
-    let late = renewal + end.saturating_sub(renewal) / 2;
+    // The control plane renews at half of the life.
+    let [begin, last] = [renewal.saturating_sub(end.saturating_sub(renewal)), end];
+    let [begin, last] = [begin, last].map(|at| UnixTime::since_unix_epoch(Duration::from_secs(at)));
+    let late = late_at(begin, last, Holder::Endpoint).as_secs();
     let (severity, since, text) = match () {
         () if now >= end => (Severity::Critical, end, "the certificate has expired".to_owned()),
         () if now >= late => {
-            (Severity::Warning, late, format!("the certificate is not renewed, and expires in {}", left(end, now)))
+            (Severity::Warning, late, format!("the certificate is not renewed, and {}", expires_in_words(end, now)))
         }
         () => return None,
     };
@@ -237,13 +314,12 @@ fn of_svid(identity: &str, renewal: u64, end: u64, now: u64) -> Option<Alert> {
 }
 
 /// The same about a certificate of the gateway.
-fn of_gateway_certificate(subject: &str, fault: Option<&str>, end: u64, now: u64) -> Option<Alert> {
+fn of_gateway_certificate(subject: &str, fault: Option<&str>, [late, end]: [u64; 2], now: u64) -> Option<Alert> {
     let (severity, since, text) = match fault {
         Some(fault) => (Severity::Critical, None, format!("the gateway cannot use the certificate: {fault}")),
         None if now >= end => (Severity::Critical, Some(end), "the gateway's certificate has expired".to_owned()),
-        None if now + EXPIRES_SOON >= end => {
-            let text = format!("the gateway's certificate expires in {}", left(end, now));
-            (Severity::Warning, end.checked_sub(EXPIRES_SOON), text)
+        None if now >= late => {
+            (Severity::Warning, Some(late), format!("the gateway's certificate {}", expires_in_words(end, now)))
         }
         None => return None,
     };
@@ -256,17 +332,14 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-fn left(end: u64, now: u64) -> Amount {
-    Amount::from_secs(end.saturating_sub(now))
-}
-
 /// Programs and rules that do not decide as they are written.
 fn programs(entry: &Arc<FunctionEntry>) -> Vec<Alert> {
     let mut alerts = Vec::new();
     for (what, program) in [("requests to it", &entry.inbound), ("calls that it makes", &entry.outbound)] {
         if let Err(error) = &program.image {
             let text = format!("the program of {what} cannot be loaded, so all are refused: {error}");
-            alerts.push(Alert::of(&entry.name, Severity::Critical, "program", text, "look at the log of the node"));
+            let fix = "look at the log of the node";
+            alerts.push(Alert::of(&entry.name, Severity::Critical, "program", text, fix).about(what));
         }
     }
     alerts
@@ -351,7 +424,8 @@ fn limit(row: &LimitUse) -> Option<Alert> {
         ),
         _ => return None,
     };
-    Some(Alert::of(&row.function, severity, kind, text, fix).since(row.since))
+    let topic = format!("{} {} {} {}", row.kind, row.name, row.callee, row.key);
+    Some(Alert::of(&row.function, severity, kind, text, fix).about(topic).since(row.since))
 }
 
 fn of_key(key: &str) -> String {
@@ -366,13 +440,18 @@ fn key_sets(node: &Node) -> Vec<Alert> {
         let entry = snapshot.functions.get(&failure.function)?;
         let fetch = entry.config.jwks.iter().find(|fetch| fetch.url == failure.url)?;
         let pending = entry.config.inbound.authentication.get(fetch.issuer).is_some_and(|issuer| issuer.keys_pending);
-        let (severity, effect) = match pending {
-            true => (Severity::Critical, "requests with a token get 503"),
-            false => (Severity::Warning, "the earlier keys stay in use"),
+        let KeySetProblem { reason, fix, is_empty } = &failure.problem;
+        let (severity, effect) = match (is_empty, pending) {
+            (true, _) => (Severity::Critical, "has no usable key, requests with a token get 401"),
+            (false, true) => (Severity::Critical, "cannot be fetched, requests with a token get 503"),
+            (false, false) => (Severity::Warning, "cannot be fetched, the earlier keys stay in use"),
         };
-        let text = format!("the key set {} cannot be fetched, {effect}: {}", failure.url, failure.reason);
-        let fix = "make the address reachable from the node, or correct `jwks` in the policy";
-        Some(Alert::of(&entry.name, severity, "keySet", text, fix))
+        let text = format!("the key set {} {effect}: {reason}", failure.url);
+        Some(
+            Alert::of(&entry.name, severity, "keySet", text, fix)
+                .about(failure.url)
+                .since(Some(seconds(failure.since))),
+        )
     });
     failures.collect()
 }

@@ -35,6 +35,7 @@ mod views;
 mod worker;
 
 pub use admission::LARGEST_BODY;
+pub use alerts::watch as watch_alerts;
 pub use audit::Lines;
 pub use dashboard::{Page, page};
 pub use documents::check;

@@ -11,7 +11,7 @@ mod views;
 pub use address::{Address, token};
 pub use listener::{Listener, PARENT_PID, ParentListener, is_trusted};
 
-use crate::alerts::Decisions;
+use crate::alerts::{Alert, AlertHistory, Decisions, beginnings};
 use crate::changes::FileChanges;
 use crate::log_page::{LogPage, LogQuery, Marks};
 use crate::revisions::DeclaredNames;
@@ -37,10 +37,10 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Most connections.
 const MOST_CONNECTIONS: usize = 64;
@@ -70,18 +70,20 @@ pub struct Admin {
     pub ready: watch::Receiver<bool>,
     /// Receives upgrade requests, one at a time.
     pub upgrades: mpsc::Sender<upgrade::Pending>,
+    /// Since when alerts hold.
+    pub alerts: AlertHistory,
 }
 
 /// A running listener.
 pub struct Serving {
-    accepting: JoinHandle<()>,
+    tasks: [JoinHandle<()>; 2],
     capacity: Arc<Semaphore>,
 }
 
 impl Serving {
     /// Stops to accept connections, and waits for open requests.
     pub async fn end(self) {
-        self.accepting.abort();
+        self.tasks.iter().for_each(JoinHandle::abort);
         let _ = timeout(LONGEST_EXCHANGE, self.capacity.acquire_many(MOST_CONNECTIONS as u32)).await;
     }
 }
@@ -89,7 +91,8 @@ impl Serving {
 /// Starts the listener.
 pub fn serve(admin: Arc<Admin>, listener: Listener) -> Serving {
     let capacity = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-    Serving { accepting: tokio::spawn(accept(admin, listener, capacity.clone())), capacity }
+    let watching = tokio::spawn(admin.clone().watch_alerts());
+    Serving { tasks: [tokio::spawn(accept(admin, listener, capacity.clone())), watching], capacity }
 }
 
 async fn accept(admin: Arc<Admin>, listener: Listener, capacity: Arc<Semaphore>) {
@@ -410,18 +413,43 @@ impl Admin {
 
     /// Alerts of this node, and of the control plane if it is in the same process.
     fn alerts(&self) -> Value {
-        let mut all = alerts::of_node(&self.node, &self.supervisor, &BTreeSet::new());
-        let of_control_plane = |control: &Control| alerts::of_control_plane(&control.status(), &Decisions::of(control));
-        all.extend(self.control.iter().flat_map(of_control_plane));
+        let mut all = self.present_alerts();
+        self.alerts.beginnings.complete(&mut all);
         alerts::sort(&mut all);
         json!(all)
     }
 
-    /// Events of scaling, rollouts and jobs, oldest first.
+    fn present_alerts(&self) -> Vec<Alert> {
+        let mut all = self.alerts_of_node(&BTreeSet::new());
+        all.extend(self.alerts.of_files());
+        let of_control_plane = |control: &Control| alerts::of_control_plane(&control.status(), &Decisions::of(control));
+        all.extend(self.control.iter().flat_map(of_control_plane));
+        all
+    }
+
+    /// Alerts of this node, for readers of these namespaces; none: of the whole mesh.
+    fn alerts_of_node(&self, readers: &BTreeSet<String>) -> Vec<Alert> {
+        let mut all = alerts::of_node(&self.node, &self.supervisor, readers);
+        all.extend(self.alerts.of_refusals());
+        all
+    }
+
+    /// Notes when alerts begin and end, until the node ends.
+    async fn watch_alerts(self: Arc<Self>) {
+        loop {
+            let began = Instant::now();
+            self.alerts.sample(&self.node);
+            self.alerts.beginnings.look(&self.present_alerts(), SystemTime::now());
+            sleep(beginnings::pause(began.elapsed())).await;
+        }
+    }
+
+    /// Events of scaling, rollouts, nodes and jobs, oldest first.
     fn events(&self) -> Value {
         let mut rows = scaling::events(&self.supervisor, &DeclaredNames::of(&self.node));
         if let Some(control) = &self.control {
             rows.extend(control.rollout_events().iter().map(revisions::event));
+            rows.extend(control.node_events().iter().map(nodes::node_event));
             rows.extend(jobs::events(&control.status().jobs));
         }
         let time = |row: &Value| row["time"].as_f64().unwrap_or_default();

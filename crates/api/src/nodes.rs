@@ -1,6 +1,6 @@
 //! Views of nodes.
 
-use leno_control::{FunctionNode, NodeStatus, PlacementEvent};
+use leno_control::{FunctionNode, NodeChange, NodeEvent, NodeStatus, PlacementEvent};
 use leno_dashboard::mesh::ChainMember;
 use leno_dashboard::status;
 use leno_model::ChainLink;
@@ -44,4 +44,15 @@ pub(crate) fn placement_event(event: &PlacementEvent, loads: bool) -> Value {
         row["load"] = json!(load);
     }
     row
+}
+
+/// An event of a node, as a row of `leno get events`.
+pub(crate) fn node_event(event: &NodeEvent) -> Value {
+    let kind = match event.change {
+        NodeChange::Joined => "nodeJoined",
+        NodeChange::Away => "nodeAway",
+        NodeChange::Back => "nodeBack",
+        NodeChange::Removed => "nodeRemoved",
+    };
+    json!({ "time": event.at_ms as f64 / 1e3, "kind": kind, "node": event.node, "reason": event.reason })
 }

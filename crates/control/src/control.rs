@@ -21,7 +21,7 @@ use crate::history::{Histories, History};
 use crate::job::Outcome;
 use crate::node_share::Shares;
 use crate::state::State;
-use crate::status::{Counters, PlacementEvent, RolloutEvent, Status};
+use crate::status::{Counters, NodeEvent, PlacementEvent, RolloutEvent, Status};
 use crate::store::{Store, StoreError};
 use crate::trust::{Authorities, Trust, TrustError, UnknownAuthority};
 use leno_identity::{
@@ -197,6 +197,11 @@ impl Control {
         })))
     }
 
+    /// The last events of nodes, oldest first.
+    pub fn node_events(&self) -> Vec<NodeEvent> {
+        self.state().node_events()
+    }
+
     /// The last events of functions that lacked nodes, oldest first.
     pub fn placement_events(&self) -> Vec<PlacementEvent> {
         self.state().placement_events()
@@ -286,6 +291,7 @@ impl Control {
         let mut state = self.state();
         state.lease(now);
         state.watch_acknowledgements(now);
+        state.note_absences(now_ms());
         state.note_placement_problems(now_ms());
         state.note_certificates();
         state.rebalance(now_ms());

@@ -56,8 +56,8 @@ pub use places::{OpenRequest, Place, Places, Requests, source};
 pub use rotation::{Phase, RotationOutcome};
 pub use server::ServeError;
 pub use status::{
-    Certificates, Counters, FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, PlacementEvent,
-    RejectedVersion, RevisionStatus, RolloutEvent, Status,
+    AbsenceStatus, Certificates, Counters, FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity, NodeChange,
+    NodeEvent, NodeStatus, PlacementEvent, RejectedVersion, RevisionStatus, RolloutEvent, Status,
 };
 pub use store::{
     Backend, Commit, Entry, Etcd, EtcdOptions, Limits, Listing, Redb, Store, StoreError, Term, Transaction, Watch,

@@ -11,19 +11,21 @@
 //!
 //! The state has five parts. The methods of a part take the other parts that they read as
 //! arguments, and return the consequences for them as [`Effect`]s, which [`State::carry_out`]
-//! carries out. A file imports only files before it: `effect`, `session`, `notices`, `node`,
-//! `nodes`, `catalog`, `jobs`, `hosting`, `load`, `quotas`, `scaling`, `leasing`, this file, and
-//! then the events that it handles: `publishing`, `membership`, `reports`, `delivery`, `trust`,
-//! `placement`, `listing`.
+//! carries out. A file imports only files before it: `effect`, `session`, `notices`, `event_log`,
+//! `node`, `nodes`, `catalog`, `jobs`, `hosting`, `load`, `quotas`, `scaling`, `leasing`, this file,
+//! and then the events that it handles: `publishing`, `membership`, `absence`, `reports`,
+//! `delivery`, `trust`, `placement`, `listing`.
 //!
 //! Functions are indexed by the nodes that host them, and subjects by the nodes that want them. So
 //! the cost of a change depends on the functions and nodes that it concerns, and not on how many
 //! there are. These indexes are hash maps: an ordered map of ten thousand names compares some fifty
 //! texts for each lookup. No decision depends on their order.
 
+mod absence;
 mod catalog;
 pub(crate) mod delivery;
 mod effect;
+mod event_log;
 mod hosting;
 mod jobs;
 mod leasing;

@@ -65,6 +65,77 @@ pub struct PlacementEvent {
     pub load: Option<String>,
 }
 
+/// A node joined the mesh, went away, came back, or was removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NodeEvent {
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// Name of the node.
+    pub node: String,
+    /// The change.
+    pub change: NodeChange,
+    /// Why, and the consequences.
+    pub reason: String,
+}
+
+/// A change of a node's membership or connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum NodeChange {
+    /// It has become a member.
+    Joined,
+    /// It is not connected any more.
+    Away,
+    /// It is connected again.
+    Back,
+    /// It is no member any more.
+    Removed,
+}
+
+/// A node that is away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AbsenceStatus {
+    /// Since when, in milliseconds since 1970.
+    pub since_ms: u64,
+    /// It has not connected since the control plane started, and may be away for longer.
+    pub at_least: bool,
+    /// It had a gateway, and no connected node has one.
+    pub only_gateway: bool,
+    /// It is an egress node, and no connected node is one.
+    pub only_egress: bool,
+    /// Functions that it hosted and that no connected node hosts, sorted.
+    pub stranded: Vec<FunctionId>,
+}
+
+impl AbsenceStatus {
+    /// The functions that a sentence names.
+    const NAMED: usize = 5;
+
+    /// Whether the node was the last one with the function.
+    pub fn has(&self, function: &FunctionId) -> bool {
+        self.stranded.binary_search(function).is_ok()
+    }
+
+    /// Which traffic fails because of the absence, as main clauses.
+    pub fn consequences(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        if self.only_gateway {
+            all.push("no other node has a gateway".to_owned());
+        }
+        if self.only_egress {
+            all.push("no other node is an egress node".to_owned());
+        }
+        if let Some(count) = Some(self.stranded.len()).filter(|count| *count > 0) {
+            let named: Vec<_> = self.stranded.iter().take(Self::NAMED).map(FunctionId::to_string).collect();
+            let (noun, verb) = if count == 1 { ("function", "has") } else { ("functions", "have") };
+            let more = count - named.len();
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            all.push(format!("{count} {noun} {verb} no other node: {}{more}", named.join(", ")));
+        }
+        all
+    }
+}
+
 /// A node that hosts a function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FunctionNode {
@@ -135,6 +206,11 @@ pub struct NodeStatus {
     pub name: String,
     /// Whether its stream is open.
     pub connected: bool,
+    /// When its stream was open last, in milliseconds since 1970; `None`: it has not connected
+    /// since the control plane started.
+    pub seen_ms: Option<u64>,
+    /// `None`: it is not away.
+    pub absence: Option<AbsenceStatus>,
     /// The release of its program; empty: it has not connected since this control plane leads.
     pub release: String,
     /// Its inbound listener, where other nodes reach its functions.

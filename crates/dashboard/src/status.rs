@@ -30,6 +30,7 @@ pub fn node(node: &Value) -> Value {
     json!({
         "node": node["name"],
         "state": state,
+        "last_seen": node["seen_ms"].as_f64().map(|ms| ms / 1e3),
         "version": node["release"],
         "roles": roles.collect::<Vec<_>>(),
         "inbound": node["inbound"],

@@ -1,12 +1,13 @@
 //! Columns of listings that both a control plane and a node have.
 
 use crate::table::Column;
-use crate::table::Show::{Age, Plain, Time, Wide};
+use crate::table::Show::{Age, Plain, Since, Time, Wide};
 
 /// The columns of `leno get nodes`.
 pub(crate) const NODES: &[Column] = &[
     ("NODE", "node", Plain),
     ("STATE", "state", Plain),
+    ("LAST SEEN", "last_seen", Age),
     ("VERSION", "version", Plain),
     ("ROLES", "roles", Plain),
     ("ZONE", "zone", Plain),
@@ -101,7 +102,7 @@ pub(crate) const ALERTS: &[Column] = &[
     ("SUBJECT", "subject", Plain),
     ("CONDITION", "text", Plain),
     ("FIX", "fix", Plain),
-    ("SINCE", "since", Age),
+    ("SINCE", "since", Since),
     ("NODE", "node", Plain),
 ];
 

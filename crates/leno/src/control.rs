@@ -147,6 +147,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         tracing::info!("store     {}", backend.name());
         let service = Service::new(backend, lines, certificate.clone(), options.authority.sealing_keys()?);
         tokio::spawn(api::watch_expiry(service.clone()));
+        tokio::spawn(api::watch_alerts(service.clone()));
         tokio::spawn(name_certificate(service.clone(), certificate, named));
         let page = options.dashboard.then(|| api::page(&service, &url)).transpose()?;
         if page.is_some() {

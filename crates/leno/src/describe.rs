@@ -36,7 +36,7 @@ pub(crate) enum Kind {
     Secret,
     /// The Mesh document.
     Mesh,
-    /// A node, and its certificates.
+    /// A node, its events and its certificates.
     #[value(alias = "nodes")]
     Node,
     /// A change of documents, by its revision: who made it, and the differences of the texts.
@@ -73,7 +73,7 @@ impl Kind {
             Self::Job => (Some(Jobs), &[Instances, Events, Identities]),
             Self::External => (Some(Externals), &[Identities]),
             Self::Chain => (Some(Chains), &[]),
-            Self::Node => (Some(Nodes), &[Identities]),
+            Self::Node => (Some(Nodes), &[Events, Identities]),
             Self::Namespace => (Some(Namespaces), &[Functions, Jobs]),
             Self::Secret => (Some(Secrets), &[]),
             Self::Policy | Self::Mesh | Self::Change => (None, &[]),

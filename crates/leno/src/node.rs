@@ -6,6 +6,7 @@ use crate::signals::Stop;
 use crate::{Guards, allocator, harden, jails, notify, pulls, quantity, telemetry};
 use anyhow::{Context, Result, bail, ensure};
 use leno_agent::{BACKOFF, JoinOptions, enrol, follow, settings};
+use leno_api::alerts::AlertHistory;
 use leno_api::node::{self as admin, Address, Admin, Listener, PARENT_PID, ParentListener};
 use leno_api::upgrade::Pending;
 use leno_identity::Membership;
@@ -266,6 +267,7 @@ async fn node(
         configured: running.configured.clone(),
         ready: running.ready.clone(),
         upgrades,
+        alerts: AlertHistory::default(),
     };
     let told = Arc::new(told);
     if let Some(views) = running.take_views() {

@@ -19,19 +19,27 @@ pub(crate) enum Show {
     Time,
     /// The time since such a moment, or until it.
     Age,
+    /// The same; `at_least` of the row: it may be longer.
+    Since,
 }
 
 /// The cells of a row in these columns.
 pub(crate) fn cells(columns: &[Column], row: &Value, now: Timestamp) -> Vec<String> {
-    columns.iter().map(|(_, field, show)| cell(&row[*field], *show, now)).collect()
+    let cell = |(_, field, show): &Column| match show {
+        Show::Since if row["at_least"] == true => format!("{} or more", cell(&row[*field], Show::Age, now)),
+        show => cell(&row[*field], *show, now),
+    };
+    columns.iter().map(cell).collect()
 }
 
 fn cell(value: &Value, show: Show, now: Timestamp) -> String {
     let time = || value.as_f64().and_then(|seconds| Timestamp::from_millisecond((seconds * 1e3) as i64).ok());
     match (show, time()) {
         (Show::Time, Some(time)) => time.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
-        (Show::Age, Some(time)) if time > now => format!("in {}", rough(time.as_second() - now.as_second())),
-        (Show::Age, Some(time)) => rough(now.as_second() - time.as_second()),
+        (Show::Age | Show::Since, Some(time)) if time > now => {
+            format!("in {}", rough(time.as_second() - now.as_second()))
+        }
+        (Show::Age | Show::Since, Some(time)) => rough(now.as_second() - time.as_second()),
         _ => plain(value),
     }
 }
@@ -96,5 +104,14 @@ mod tests {
         let columns = [("A", "a", Show::Plain), ("B", "b", Show::Wide), ("C", "c", Show::Plain)];
         let row = json!({ "a": ["x", "y\n"], "b": 7, "c": [] });
         assert_eq!(cells(&columns, &row, now), ["x,y\\n", "7", "-"]);
+    }
+
+    #[test]
+    fn the_age_of_a_condition_from_before_the_process_is_a_lower_bound() {
+        let now = Timestamp::from_second(1000).unwrap();
+        let since = |row| cells(&[("SINCE", "since", Show::Since)], &row, now);
+        assert_eq!(since(json!({ "since": 400.0 })), ["10m"]);
+        assert_eq!(since(json!({ "since": 400.0, "at_least": true })), ["10m or more"]);
+        assert_eq!(since(json!({})), ["-"]);
     }
 }

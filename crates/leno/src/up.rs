@@ -21,6 +21,7 @@ use crate::pulls;
 use crate::signals::Stop;
 use crate::telemetry;
 use anyhow::{Context, Result, bail};
+use leno_api::alerts::AlertHistory;
 use leno_api::changes::FileChanges;
 use leno_api::node::{self as admin, Address, Admin, Listener, PARENT_PID, ParentListener};
 use leno_api::upgrade::Pending;
@@ -228,8 +229,11 @@ async fn up(
         configured: running.configured.clone(),
         ready: running.ready.clone(),
         upgrades,
+        alerts: AlertHistory::default(),
     };
-    let answering = admin::serve(Arc::new(told), admin_listener);
+    told.alerts.take_warnings(snapshot.warnings());
+    let told = Arc::new(told);
+    let answering = admin::serve(told.clone(), admin_listener);
     tokio::spawn(pulls::show(running.supervisor.clone()));
     let waits = Progress::of("fetches modules and waits for certificates");
     let mut is_ready = running.ready.clone();
@@ -292,7 +296,7 @@ async fn up(
         };
         // Registries may be slow.
         unresolved = tokio::select! {
-            applied = apply(&control, &intake, (&engines, &mesh), change, (&mut warned, &files)) => applied,
+            applied = apply(&control, &intake, (&engines, &mesh), change, (&mut warned, &files, &told.alerts)) => applied,
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         };
@@ -342,7 +346,7 @@ async fn apply(
     intake: &Intake,
     (engines, running): (&Engines, &MeshConfig),
     change: Result<Snapshot, Vec<Problem>>,
-    (warned, files): (&mut Vec<Problem>, &FileChanges),
+    (warned, files, alerts): (&mut Vec<Problem>, &FileChanges, &AlertHistory),
 ) -> Option<(Instant, Snapshot)> {
     let change = change.and_then(|snapshot| {
         let fixed = running.fixed_at_start(snapshot.mesh_config());
@@ -375,6 +379,7 @@ async fn apply(
             tokio::task::block_in_place(|| files.record());
             tell_imports(&snapshot);
             warn_of_more(warned, snapshot.warnings());
+            alerts.take_warnings(snapshot.warnings());
         }
         Err(IntakeError::Images(problems)) => {
             refused(&problems);

@@ -135,7 +135,8 @@ export interface RevisionRow {
 export interface EventRow {
   time: number;
   kind: string;
-  function: string;
+  /** Nothing: the event is of a node. */
+  function?: string;
   node?: string;
   revision?: string | null;
   instance?: string;
@@ -307,6 +308,8 @@ export interface AlertRow {
   fix: string;
   /** When it began, in seconds since 1970. */
   since?: number;
+  /** It may have begun before. */
+  at_least?: boolean;
 }
 
 /** `api::policies::PolicyRule`. */
@@ -371,6 +374,8 @@ export interface LimitRow {
 export interface NodeRow {
   node: string;
   state: string;
+  /** When its stream was open last, in seconds since 1970. */
+  last_seen?: number | null;
   version?: string | null;
   roles?: string[];
   inbound?: string | null;

@@ -6,8 +6,15 @@ import { More, useCut } from "../parts/more";
 import { Badge, type Tone } from "../parts/badge";
 import { Loaded, Missing, View } from "../parts/page";
 import { Name, Text } from "../parts/text";
+import { moment, relative } from "../text/format";
 
-const TONES: Record<string, Tone> = { critical: "bad", error: "bad", warning: "warning", info: "info" };
+const TONES: Record<string, Tone> = {
+  critical: "bad",
+  error: "bad",
+  warning: "warning",
+  info: "info",
+  notice: "plain",
+};
 
 /** Alerts on the page at first. */
 const SHOWN = 200;
@@ -16,6 +23,7 @@ const KINDS: Record<string, string> = {
   keySet: "key set",
   rolledBack: "rolled back",
   deniedEgress: "denied egress",
+  ruleWithoutEffect: "rule without effect",
 };
 
 export function AlertsView() {
@@ -60,6 +68,12 @@ function Alert({ row }: { row: AlertRow }) {
           <span class="note">
             {" "}
             on <Text most={60}>{row.node}</Text>
+          </span>
+        )}
+        {row.since !== undefined && (
+          <span class="note">
+            {" "}
+            {row.at_least ? "at least since" : "since"} <time title={moment(row.since)}>{relative(row.since)}</time>
           </span>
         )}
       </p>

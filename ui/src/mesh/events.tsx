@@ -8,6 +8,13 @@ import { Name, Text } from "../parts/text";
 import { place, setQuery } from "../router";
 import { moment, relative } from "../text/format";
 
+const KINDS: Record<string, string> = {
+  nodeJoined: "node joined",
+  nodeAway: "node away",
+  nodeBack: "node back",
+  nodeRemoved: "node removed",
+};
+
 export function EventsView() {
   const answer = useResource<Rows<EventRow>>("api/events", 5);
   const search = place.value.query.get("search") ?? "";
@@ -16,7 +23,7 @@ export function EventsView() {
       <Input
         label="Find"
         value={search}
-        placeholder="function or kind"
+        placeholder="function, node or kind"
         onInput={(text) => setQuery({ search: text || undefined })}
       />
     </div>
@@ -27,7 +34,7 @@ export function EventsView() {
         {({ rows, missing }) => (
           <>
             <Missing reasons={missing} />
-            <Events rows={rows.filter((row) => row.function.includes(search) || row.kind.includes(search)).reverse()} />
+            <Events rows={rows.filter((row) => isFound(row, search)).reverse()} />
           </>
         )}
       </Loaded>
@@ -35,18 +42,28 @@ export function EventsView() {
   );
 }
 
-/** Decisions on instances, rollouts and jobs, newest first. */
+function isFound(row: EventRow, search: string): boolean {
+  return [row.function, row.kind, row.node].some((text) => text?.includes(search));
+}
+
+/** Decisions on instances, rollouts and jobs, and events of nodes, newest first. */
 export function Events({ rows }: { rows: readonly EventRow[] }) {
   return (
     <Table
       caption="Events, the latest first"
       rows={rows}
-      id={(row) => `${row.time} ${row.kind} ${row.function} ${row.instance ?? ""} ${row.from ?? ""} ${row.node ?? ""}`}
+      id={(row) =>
+        `${row.time} ${row.kind} ${row.function ?? ""} ${row.instance ?? ""} ${row.from ?? ""} ${row.node ?? ""}`
+      }
       empty="Nothing has happened yet."
       columns={[
         { name: "When", cell: (row) => <time title={moment(row.time)}>{relative(row.time)}</time> },
-        { name: "Kind", by: (row) => row.kind, cell: (row) => <Text most={40}>{row.kind}</Text> },
-        { name: "Function", by: (row) => row.function, cell: (row) => <Name linked>{row.function}</Name> },
+        { name: "Kind", by: (row) => row.kind, cell: (row) => <Text most={40}>{KINDS[row.kind] ?? row.kind}</Text> },
+        {
+          name: "Function",
+          by: (row) => row.function,
+          cell: (row) => (row.function ? <Name linked>{row.function}</Name> : "–"),
+        },
         { name: "Change", cell: (row) => change(row) },
         { name: "Why", cell: (row) => <Text most={300}>{row.reason ?? ""}</Text> },
         { name: "Node", wide: true, cell: (row) => <Text most={60}>{row.node ?? "–"}</Text> },

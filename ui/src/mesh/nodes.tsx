@@ -5,7 +5,7 @@ import { Badge, State } from "../parts/badge";
 import { Fact, Facts, Loaded, Missing, Section, View } from "../parts/page";
 import { Table } from "../parts/table";
 import { Text } from "../parts/text";
-import { bytes, relative } from "../text/format";
+import { bytes, moment, relative } from "../text/format";
 
 const MODES = {
   up: "leno up: control plane, node and gateway in one process",
@@ -61,6 +61,11 @@ function Nodes({ rows }: { rows: NodeRow[] }) {
       columns={[
         { name: "Node", by: (row) => row.node, cell: (row) => <Text most={60}>{row.node}</Text> },
         { name: "State", by: (row) => row.state, cell: (row) => <State>{row.state}</State> },
+        {
+          name: "Last seen",
+          by: (row) => row.last_seen,
+          cell: (row) => (row.last_seen ? <time title={moment(row.last_seen)}>{relative(row.last_seen)}</time> : "–"),
+        },
         { name: "Roles", cell: (row) => <Text most={40}>{(row.roles ?? []).join(", ") || "node"}</Text> },
         { name: "Release", wide: true, cell: (row) => <Text most={40}>{row.version ?? "–"}</Text> },
         {

@@ -77,6 +77,18 @@ test("every view fits a phone", async () => {
   });
 });
 
+test("a node that is away has its event, and conditions tell since when they hold", async () => {
+  await shown("shop", {}, async (page) => {
+    await visit(page, "#/events");
+    const away = page.getByRole("row").filter({ hasText: "node away" });
+    await away.filter({ hasText: "no other node has a gateway" }).waitFor();
+    await visit(page, "#/alerts");
+    await page.getByText(/at least since 2 h ago/).waitFor();
+    await visit(page, "#/nodes");
+    await page.getByRole("row").filter({ hasText: "away" }).getByText("3 min ago").waitFor();
+  });
+});
+
 test("hostile texts do nothing, and are shown as text", async () => {
   for (const viewport of [undefined, PHONE]) {
     await shown("hostile", viewport ? { viewport } : {}, async (page) => {

@@ -8,6 +8,7 @@ export function listings(graph, words = "") {
       {
         node: "one",
         state: "connected",
+        last_seen: NOW(),
         version: "0.4.0",
         roles: ["gateway"],
         region: "eu",
@@ -26,6 +27,7 @@ export function listings(graph, words = "") {
       {
         node: words || "two",
         state: "away",
+        last_seen: NOW() - 200,
         version: "0.4.0",
         roles: [],
         region: "eu",
@@ -42,7 +44,7 @@ export function listings(graph, words = "") {
         overdue: true,
       },
     ],
-    events: events("demo/shop", words),
+    events: [...events("demo/shop", words), nodeAway(words)],
     jobs: [
       {
         job: "demo/reindex",
@@ -85,6 +87,12 @@ export function listings(graph, words = "") {
   };
 }
 
+/** An event of a node, which is of no function. */
+function nodeAway(words) {
+  const reason = words || "its stream ended; no other node has a gateway";
+  return { time: NOW() - 30, kind: "nodeAway", node: words || "two", reason };
+}
+
 export function alerts(words = "") {
   return [
     {
@@ -94,6 +102,8 @@ export function alerts(words = "") {
       node: "two",
       text: words || "the certificate of node two has expired",
       fix: "start the node with a new join token",
+      since: NOW() - 7300,
+      at_least: true,
     },
     {
       severity: "warning",

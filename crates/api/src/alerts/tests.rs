@@ -5,8 +5,6 @@ use leno_control::{NodeStatus, RejectedVersion, RevisionStatus};
 use leno_model::{SpiffeId, TrustDomain};
 use leno_wire::Version;
 
-const DAY: u64 = 86_400;
-
 fn id() -> FunctionId {
     "demo/shop".parse().unwrap()
 }
@@ -31,15 +29,15 @@ fn certificates_are_told_when_they_are_late_and_when_they_end() {
     // The certificate of a node is about no function.
     let of_node = of_svid("spiffe://test.example/ns/leno-nodes/sa/one", 120, 140, 140).unwrap();
     assert_eq!((of_node.kind.as_str(), of_node.subject.contains("one")), ("certificate", true));
-    let end = 100 * DAY;
+    // A life of an hour.
     for (now, expected) in [
-        (end - 14 * DAY - 1, None),
-        (end - 14 * DAY, Some((Severity::Warning, None, Some((end - 14 * DAY) as f64)))),
-        (end, Some((Severity::Critical, None, Some(end as f64)))),
+        (2699, None),
+        (2700, Some((Severity::Warning, None, Some(2700.0)))),
+        (3600, Some((Severity::Critical, None, Some(3600.0)))),
     ] {
-        assert_eq!(told(of_gateway_certificate("tls.pem", None, end, now).as_ref()), expected, "{now}");
+        assert_eq!(told(of_gateway_certificate("tls.pem", None, [2700, 3600], now).as_ref()), expected, "{now}");
     }
-    let faulty = of_gateway_certificate("tls.pem", Some("no key"), end, 0).unwrap();
+    let faulty = of_gateway_certificate("tls.pem", Some("no key"), [2700, 3600], 0).unwrap();
     assert_eq!((faulty.severity, &*faulty.subject), (Severity::Critical, "tls.pem"));
     assert!(faulty.text.ends_with("no key"), "{faulty:?}");
 }
@@ -83,6 +81,8 @@ fn node(rejected: Subject) -> NodeStatus {
     NodeStatus {
         name: "one".to_owned(),
         connected: true,
+        seen_ms: None,
+        absence: None,
         release: String::new(),
         inbound,
         hosted,
@@ -258,4 +258,51 @@ fn alerts_about_a_callee_of_others_have_no_counts_and_no_address() {
     let named = LimitUse { key: "10.0.0.1:80".to_owned(), since: Some(7.0), ..ejected };
     assert!(alert(&named).text.starts_with("the endpoint 10.0.0.1:80 of b/back failed"));
     assert_eq!(alert(&named).since, Some(7.0));
+}
+
+#[test]
+fn a_node_that_is_away_is_told_with_the_traffic_that_fails() {
+    let stranded = |count| (0..count).map(|number| format!("demo/f{number}").parse().unwrap()).collect();
+    let of = |only_gateway, only_egress, functions| {
+        let stranded: Vec<FunctionId> = stranded(functions);
+        let absence = AbsenceStatus { since_ms: 5000, at_least: true, only_gateway, only_egress, stranded };
+        let node = NodeStatus { connected: false, absence: Some(absence), rejected: Vec::new(), ..node(Subject::Mesh) };
+        only(Vec::new(), vec![node], &Decisions::default())
+    };
+    let idle = of(false, false, 0);
+    assert_eq!((&*idle.text, idle.severity), ("the node is away", Severity::Warning));
+    assert_eq!((idle.since, idle.at_least), (Some(5.0), true));
+    let gateway = of(true, false, 1);
+    assert_eq!(gateway.severity, Severity::Critical);
+    assert_eq!(gateway.text, "the node is away; no other node has a gateway; 1 function has no other node: demo/f0");
+    assert!(of(false, true, 0).text.ends_with("; no other node is an egress node"));
+    assert!(of(false, false, 7).text.ends_with(
+        "7 functions have no other node: demo/f0, demo/f1, demo/f2, demo/f3, \
+                                                demo/f4 and 2 more"
+    ));
+}
+
+#[test]
+fn readers_of_a_function_learn_that_its_only_node_is_away() {
+    let absence = AbsenceStatus {
+        since_ms: 5000,
+        at_least: false,
+        only_gateway: false,
+        only_egress: false,
+        stranded: vec![id()],
+    };
+    let away = NodeStatus { connected: false, absence: Some(absence), rejected: Vec::new(), ..node(Subject::Mesh) };
+    let told = |unplaced: bool| {
+        let reason = unplaced.then(|| "no node has a place for it".to_owned());
+        let functions = vec![leno_control::FunctionStatus { unplaced, reason, ..function() }];
+        let status = Status { functions, nodes: vec![away.clone()], jobs: Vec::new(), identities: Vec::new() };
+        let alerts = of_control_plane(&status, &Decisions::default());
+        let of_function: Vec<_> = alerts.into_iter().filter(|alert| alert.function.is_some()).collect();
+        let [alert] = &of_function[..] else { panic!("{of_function:?}") };
+        (alert.kind.clone(), alert.text.clone())
+    };
+    let placed = "node one, the only one that has the function, is away".to_owned();
+    assert_eq!(told(false), ("node".to_owned(), placed));
+    let unplaced = "the function is on no node: no node has a place for it; node one, which had it, is away";
+    assert_eq!(told(true), ("unplaced".to_owned(), unplaced.to_owned()));
 }

@@ -8,8 +8,6 @@ use leno_telemetry::families;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time before expiry at which warnings begin.
-const ALARM: Duration = Duration::from_secs(30 * 86_400);
 /// Interval of warnings in the log.
 const AGAIN: Duration = Duration::from_secs(3600);
 
@@ -24,11 +22,7 @@ pub async fn watch(service: Arc<Service>) {
 }
 
 fn of_the_api(service: &Service) -> Option<String> {
-    let left = service.api_certificate.ends().saturating_sub(now().as_secs());
-    (left < ALARM.as_secs()).then(|| match left / 86_400 {
-        0 if left == 0 => "the certificate of the API has expired".to_owned(),
-        days => format!("the certificate of the API expires in {days} days"),
-    })
+    service.api_certificate.late_in_words().map(|expires| format!("the certificate of the API {expires}"))
 }
 
 /// Certificates that expire soon, and nodes that are behind.

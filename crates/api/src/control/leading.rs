@@ -19,6 +19,7 @@ use super::tokens::Caller;
 use super::turns::{Limits, Turn, Turns};
 use super::types::{Action, AuditChange, ChangeAnswer, ChangeRequest, NamespaceStatus, Replay, Role};
 use super::worker::apart;
+use crate::alerts::Alert;
 use anyhow::{Context, Result};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use check::{CheckedChange, DocumentAction, Outcome, difference, in_order};
@@ -198,6 +199,11 @@ impl Leading {
         self.namespaces.store(Arc::new(Namespaces::of(&ordered, &snapshot)));
         base.generation += 1;
         Ok(())
+    }
+
+    /// Alerts about rules without effect in the documents in force.
+    pub(super) fn notices(&self) -> Vec<Alert> {
+        self.namespaces.load().notices()
     }
 
     /// The names of functions, jobs and External documents that name a stored secret.

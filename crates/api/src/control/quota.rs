@@ -2,6 +2,7 @@
 
 use super::error::ApiError;
 use super::types::{NamespaceStatus, NodeBounds, Share};
+use crate::alerts::{Alert, notices};
 use leno_config::{Document, DocumentId, NamespaceQuota, NamespaceUse, Snapshot, UseShare};
 use leno_control::FunctionStatus;
 use leno_model::FunctionId;
@@ -13,6 +14,8 @@ pub(super) struct Namespaces {
     all: BTreeMap<String, (NamespaceUse, NamespaceQuota)>,
     /// The functions, jobs and External documents that name each stored secret.
     secret_users: BTreeMap<(String, String), BTreeSet<FunctionId>>,
+    /// Rules without effect.
+    notices: Vec<Alert>,
 }
 
 impl Namespaces {
@@ -23,7 +26,11 @@ impl Namespaces {
             uses.entry(&document.id().namespace).or_default().document_bytes += document.text().len() as u64;
         }
         let with_quota = |(name, used): (&str, NamespaceUse)| (name.to_owned(), (used, snapshot.quota(name).clone()));
-        Self { all: uses.into_iter().map(with_quota).collect(), secret_users: snapshot.secret_users() }
+        Self {
+            all: uses.into_iter().map(with_quota).collect(),
+            secret_users: snapshot.secret_users(),
+            notices: notices::of_warnings(documents, snapshot.warnings()),
+        }
     }
 
     /// Refuses a change after which a namespace exceeds its quota by more than `before`. `documents`
@@ -47,6 +54,11 @@ impl Namespaces {
             return Err(ApiError::Quota { namespace: namespace.clone(), reason, problems });
         }
         Ok(())
+    }
+
+    /// Alerts about rules without effect.
+    pub(super) fn notices(&self) -> Vec<Alert> {
+        self.notices.clone()
     }
 
     /// The functions, jobs and External documents that name a stored secret.

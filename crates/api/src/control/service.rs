@@ -11,6 +11,7 @@ use super::tokens::{self, Caller, Token};
 use super::types::{
     Action, AuditChange, AuditEntry, Documents, NewToken, Role, StoredDocument, TokenInfo, TokenRequest, Wrong,
 };
+use crate::alerts::beginnings::Beginnings;
 use anyhow::Result;
 use leno_config::{DocumentId, Problem};
 use leno_control::{Backend, Commit, Control, Status, StoreError, Transaction};
@@ -41,6 +42,7 @@ pub struct Service {
     /// The keys of stored secrets.
     pub(super) keys: SealingKeys,
     pub(crate) statuses: Statuses,
+    pub(super) beginnings: Beginnings,
     state: RwLock<State>,
     pub(super) audit_index: AuditIndex,
 }
@@ -164,8 +166,8 @@ impl Service {
         api_certificate: ApiCertificate,
         keys: SealingKeys,
     ) -> Arc<Self> {
-        let (statuses, state, audit_index) = Default::default();
-        Arc::new(Self { backend, lines, api_certificate, keys, statuses, state, audit_index })
+        let (statuses, beginnings, state, audit_index) = Default::default();
+        Arc::new(Self { backend, lines, api_certificate, keys, statuses, beginnings, state, audit_index })
     }
 
     /// No caller holds the lock across an await.

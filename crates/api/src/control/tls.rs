@@ -63,6 +63,15 @@ impl ApiCertificate {
         self.0.list().iter().flat_map(|certificate| &certificate.names).any(|name| name == host || in_wildcard(name))
     }
 
+    /// `expires in 5 days`; `None`: it is not late to replace it.
+    pub(super) fn late_in_words(&self) -> Option<String> {
+        let certificates = self.0.list();
+        certificates
+            .first()
+            .filter(|certificate| certificate.is_late())
+            .map(|certificate| certificate.expires_in_words())
+    }
+
     /// When the first certificate of its chain expires, in seconds since 1970.
     pub(super) fn ends(&self) -> u64 {
         self.0.list().first().map_or(0, |certificate| certificate.not_after.as_secs())

@@ -298,7 +298,7 @@ pub(super) async fn instances(
     service.view(&caller, View::Instances, (&read(filter)?, "")).await.map(Json)
 }
 
-/// Decisions of the autoscaler and on rollouts, failures of instances, and events of jobs, oldest first.
+/// Decisions of the autoscaler and on rollouts, failures of instances, events of jobs and of nodes, oldest first. Those of nodes (`nodeJoined`, `nodeAway`, `nodeBack`, `nodeRemoved`) are for tokens of the whole mesh.
 #[utoipa::path(
     get, path = "/v1/events", params(ViewFilter),
     responses(
@@ -322,6 +322,9 @@ pub(super) async fn events(
         page.rows.extend(rollouts.map(revisions::event));
         let placements = control.placement_events().into_iter().filter(|event| caller.may_know(&event.function));
         page.rows.extend(placements.map(|event| nodes::placement_event(&event, caller.is_everywhere())));
+        if caller.is_everywhere() {
+            page.rows.extend(control.node_events().iter().map(nodes::node_event));
+        }
         let mut jobs: Vec<JobStatus> = service.statuses.of(&control).await.jobs;
         jobs.retain(|job| caller.may_know(&job.job));
         page.rows.extend(jobs::events(&jobs));

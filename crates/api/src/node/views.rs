@@ -1,7 +1,7 @@
 //! Views of a node for the control plane: the rows of its listings, each for a namespace.
 
 use super::Admin;
-use crate::alerts::{self, Alert};
+use crate::alerts::Alert;
 use crate::limits::{self, LimitUse};
 use crate::scaling;
 use crate::shares::RevisionProgress;
@@ -53,7 +53,8 @@ impl Admin {
                 }
             }
             View::Alerts => {
-                let all = alerts::of_node(&self.node, &self.supervisor, &query.namespaces);
+                let mut all = self.alerts_of_node(&query.namespaces);
+                self.alerts.beginnings.complete(&mut all);
                 rows(query, all, Alert::namespace)
             }
             View::Destinations => {

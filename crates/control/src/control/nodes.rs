@@ -3,6 +3,8 @@
 use super::{Control, NODE_LIFETIME, certify, now_ms};
 use crate::admission::{Admission, AdmitError, JoinRefused, Member, TokenGrant};
 use crate::admission::{CapacityLimits, Cordon};
+use crate::state::State;
+use crate::status::NodeChange;
 use crate::store::{StoreError, Transaction};
 use leno_identity::{CertificateDer, Membership, RootPin, SpiffeId, SvidStore};
 use leno_wire::{JoinToken, check_node_name};
@@ -115,10 +117,17 @@ impl Control {
         let revoked: Vec<_> = members.revocations.marks().collect();
         *self.members() = members;
         let mut state = self.state();
+        let record = |state: &mut State, change, reason: &str| {
+            state.record_node(now_ms(), name, change, reason.to_owned());
+        };
         // Its stream, its endpoints and its connections with other nodes end.
         if replaced.is_some() {
             state.expel(name);
             state.set_revoked(revoked);
+            record(&mut state, NodeChange::Removed, "another machine joined under its name");
+        }
+        if replaced.is_some() || before.get(name).is_none() {
+            record(&mut state, NodeChange::Joined, "a machine joined under this name");
         }
         state.admit(name, member.admission);
         state.limit(name, member.limits);
@@ -143,6 +152,7 @@ impl Control {
         let mut state = self.state();
         state.expel(node);
         state.set_revoked(after.revocations.marks());
+        state.record_node(now_ms(), node, NodeChange::Removed, "its membership was revoked".to_owned());
         drop(state);
         store.save_members(&before, &after, noted)?;
         Ok(true)

@@ -124,6 +124,11 @@ impl State {
         NodeStatus {
             name: name.to_string(),
             connected: node.session.is_some(),
+            seen_ms: match &node.absence {
+                _ if node.session.is_some() => Some(self.nodes.looked_ms).filter(|looked_ms| *looked_ms > 0),
+                absence => absence.as_ref().filter(|_| node.last_session > 0).and_then(|absence| absence.since_ms),
+            },
+            absence: self.absence(name),
             release: node.release.clone(),
             inbound: node.inbound,
             hosted: node.hosted.clone(),

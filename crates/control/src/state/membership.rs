@@ -2,7 +2,7 @@
 
 use super::State;
 use super::effect::Effect;
-use super::node::{Node, ready};
+use super::node::{Absence, Node, ready};
 use super::session::Session;
 use crate::admission::{Admission, CapacityLimits, Cordon};
 use leno_model::FunctionId;
@@ -55,7 +55,8 @@ impl State {
     /// other nodes.
     pub(crate) fn await_nodes(&mut self, names: impl IntoIterator<Item = Arc<str>>) {
         for name in names {
-            if let Some(node) = self.nodes.all.get(&name) {
+            if let Some(node) = self.nodes.all.get_mut(&name) {
+                node.absence = Some(Absence { at_least: true, ..Absence::default() });
                 self.hosting.jobs.await_node(name.clone(), node.admission.placement.clone());
             }
             self.hosting.awaited.insert(name);
@@ -201,7 +202,6 @@ impl State {
         node.counters.streams += 1;
         node.last_session = number;
         node.release = release;
-        node.away_since = None;
         node.in_force = held.iter().cloned().collect();
         // A node that has served functions has their certificates. Another process has none.
         let configs = held.iter().filter_map(|(subject, _)| match subject {
@@ -274,6 +274,9 @@ impl State {
     pub(crate) fn disconnect(&mut self, name: &str, number: u64) {
         if self.nodes.session(name, number).is_some() {
             self.nodes.end_session(name);
+            if let Some(node) = self.nodes.all.get_mut(name) {
+                node.absence.get_or_insert_default().hosted = node.hosted.clone();
+            }
             self.continue_moves();
         }
     }

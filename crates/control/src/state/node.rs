@@ -49,8 +49,8 @@ pub(super) struct Node {
     pub counters: Counters,
     pub certificates: Option<NodeCertificates>,
     pub proof: Option<Proof>,
-    /// Since when it is known to be away, in seconds since 1970.
-    pub away_since: Option<u64>,
+    /// Its last absence, until a tick has seen that it is back.
+    pub absence: Option<Absence>,
 }
 
 /// A request to prove that the node accepts certificates of the candidate authority.
@@ -62,6 +62,19 @@ pub(super) struct Proof {
     pub asked: u64,
     /// `None`: the node has not answered.
     pub outcome: Option<Result<(), String>>,
+}
+
+/// The absence of a node.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Absence {
+    /// When its stream ended, in milliseconds since 1970; `None`: no tick has seen that yet.
+    pub since_ms: Option<u64>,
+    /// The node has not connected since this process began, and may have been away before.
+    pub at_least: bool,
+    /// The functions that it hosted when its stream ended.
+    pub hosted: BTreeSet<FunctionId>,
+    /// There is an event of it.
+    pub noted: bool,
 }
 
 impl Node {
@@ -92,8 +105,15 @@ impl Node {
             counters: Counters::default(),
             certificates: None,
             proof: None,
-            away_since: None,
+            absence: None,
         }
+    }
+
+    /// The absence of a node without a stream, which began now or before.
+    pub(super) fn absence_at(&mut self, now_ms: u64) -> Option<&mut Absence> {
+        let absence = self.session.is_none().then(|| self.absence.get_or_insert_default())?;
+        absence.since_ms.get_or_insert(now_ms);
+        Some(absence)
     }
 
     /// Stores the node's offer; `None`: nothing.

@@ -1,9 +1,11 @@
 //! The nodes, their sessions, and the subjects that each session wants.
 
+use super::event_log::EventLog;
 use super::node::Node;
 use super::notices::Notices;
 use super::session::Session;
 use crate::definitions::CompiledDefinitions;
+use crate::status::NodeEvent;
 use leno_model::FunctionId;
 use leno_wire::Subject;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -27,10 +29,13 @@ pub(super) struct Nodes {
     pub sessions: u64,
     /// Connected nodes by the subjects that they want.
     interest: HashMap<Subject, Names>,
-    /// Connected nodes with a subscription to [`Subject::Routes`].
+    /// Nodes whose last session has, or had, a subscription to [`Subject::Routes`].
     pub gateways: Names,
     pub attention: Attention,
     pub notices: Notices,
+    pub events: EventLog<NodeEvent>,
+    /// When [`super::State::note_absences`] looked, in milliseconds since 1970.
+    pub looked_ms: u64,
 }
 
 /// The time during which the control plane was free to read acknowledgements.

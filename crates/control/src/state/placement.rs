@@ -2,37 +2,32 @@
 
 use super::State;
 use super::effect::Effect;
+use super::event_log::{EventLog, Owned};
 use crate::admission::Cordon;
 use crate::definitions::Function;
 use crate::scheduler::{JailUse, Move};
 use crate::status::PlacementEvent;
 use leno_model::FunctionId;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
-/// Maximum number of stored events of each namespace, and of all.
-const MAX_OF_NAMESPACE: usize = 32;
-const MAX: usize = 1000;
-
-/// The functions that lack nodes, and the last events, oldest first.
+/// The functions that lack nodes, and the last events.
 #[derive(Default)]
 pub(super) struct PlacementLog {
     problems: BTreeMap<FunctionId, String>,
-    events: VecDeque<PlacementEvent>,
+    events: EventLog<PlacementEvent>,
 }
 
 impl PlacementLog {
-    /// Records an event. An event of a namespace displaces its own, as long as there are many.
+    /// Records an event.
     pub(super) fn record(&mut self, event: PlacementEvent) {
         tracing::info!(function = %event.function, load = event.load, "{}", event.reason);
-        let is_own = |other: &PlacementEvent| other.function.namespace == event.function.namespace;
-        if self.events.iter().filter(|other| is_own(other)).count() >= MAX_OF_NAMESPACE {
-            if let Some(oldest) = self.events.iter().position(is_own) {
-                self.events.remove(oldest);
-            }
-        } else if self.events.len() >= MAX {
-            self.events.pop_front();
-        }
-        self.events.push_back(event);
+        self.events.record(event);
+    }
+}
+
+impl Owned for PlacementEvent {
+    fn owner(&self) -> &str {
+        &self.function.namespace
     }
 }
 
@@ -104,6 +99,6 @@ impl State {
 
     /// The last placement events, oldest first.
     pub(crate) fn placement_events(&self) -> Vec<PlacementEvent> {
-        self.placement_log.events.iter().cloned().collect()
+        self.placement_log.events.all()
     }
 }

@@ -120,16 +120,16 @@ impl State {
         self.catalog.compiled.svid_lifetime
     }
 
-    /// The state of all nodes, for a rotation. A node counts as away since the first call that
-    /// finds it away.
+    /// The state of all nodes, for a rotation. A node counts as away since the first tick, or
+    /// call, that finds it away.
     pub(crate) fn seen(&mut self, now: u64) -> BTreeMap<String, NodeProgress> {
         let bundle = self.catalog.compiled.contents.get(&Subject::Bundle).map(|content| content.version);
         let seen = |node: &mut Node| {
-            let away_since = node.away_since.take().unwrap_or(now);
-            node.away_since = node.session.is_none().then_some(away_since);
+            let absence = node.absence_at(now * 1000);
+            let away_since = absence.and_then(|absence| absence.since_ms).map(|since_ms| since_ms / 1000);
             NodeProgress {
                 connected: node.session.is_some(),
-                away_since: node.away_since,
+                away_since,
                 speaks: node.session.as_ref().is_some_and(|session| session.knows_authorities()),
                 trusts: bundle.is_some() && node.in_force.get(&Subject::Bundle).copied() == bundle,
                 proof: node.proof.as_ref().and_then(|proof| proof.outcome.clone()),

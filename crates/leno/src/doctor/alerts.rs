@@ -27,7 +27,7 @@ fn finding(alert: &Value) -> Finding {
     let text = |field: &str| alert[field].as_str().unwrap_or_default().to_owned();
     let state = match alert["severity"].as_str() {
         Some("critical") => State::Failed,
-        Some("info") => State::Ok,
+        Some("info" | "notice") => State::Ok,
         _ => State::Limited,
     };
     let fix = Some(text("fix")).filter(|fix| !fix.is_empty());

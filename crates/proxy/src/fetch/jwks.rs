@@ -14,6 +14,8 @@
 //! most once per [`Pace::soonest`]. Otherwise, a client with a made-up token could make the node
 //! flood the issuer.
 
+mod problem;
+
 use super::download::{Download, DownloadError, download};
 use crate::state::egress_guard::EgressGuard;
 use crate::state::tokens::{KeySetReports, KeySetState};
@@ -187,7 +189,7 @@ impl FetchQueue {
             tokio::select! {
                 Some(done) = fetches.join_next() => {
                     if let Ok((source, result)) = done {
-                        self.report(&source, result.as_ref().err());
+                        self.report(&source, &result);
                         for changed in self.state().learn(&source, result, &self.pace, Instant::now()) {
                             let _ = sender.send(changed);
                         }
@@ -204,11 +206,14 @@ impl FetchQueue {
         }
     }
 
-    fn report(&self, source: &Download, failure: Option<&FetchError>) {
-        let failure = failure.map(ToString::to_string);
+    fn report(&self, source: &Download, result: &Result<KeySet, FetchError>) {
+        let problem = match result {
+            Ok(keys) => problem::of_key_set(keys),
+            Err(error) => Some(error.problem(&source.url)),
+        };
         let users = self.state().sources.get(source).map(|known| known.users.keys().cloned().collect::<Vec<_>>());
         for function in users.unwrap_or_default() {
-            self.reports.fetched(&function, &source.url, failure.as_deref());
+            self.reports.fetched(&function, &source.url, problem.as_ref());
         }
     }
 

@@ -8,7 +8,7 @@ mod key_set_counts;
 mod key_set_reports;
 
 pub use key_set_counts::{KeySetCounts, KeySetState};
-pub use key_set_reports::KeySetReports;
+pub use key_set_reports::{KeySetProblem, KeySetReports};
 
 use super::by_function::ByFunction;
 use super::recent::{KeyedHasher, Recent};

@@ -55,7 +55,7 @@ pub struct AuthorityAnswer {
     pub without: BTreeSet<String>,
     /// How the last replacement or drill ended.
     pub last: Option<RotationEnd>,
-    /// Certificates that expire within 30 days.
+    /// Roots and intermediates in the last quarter of their life, at most 30 days.
     pub warnings: Vec<String>,
 }
 

@@ -1,3 +1,5 @@
+mod problems;
+
 use super::*;
 use crate::state::egress_guard::Requester;
 use crate::testing;
@@ -8,6 +10,7 @@ use leno_policy::spec::{Algorithm, Issuer, KeyId, TokenSource};
 use leno_runtime::client::{CaFile, ClientError};
 use leno_telemetry::exposition::Exposition;
 use leno_testkit::eventually_async;
+use rcgen::CertificateParams;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
@@ -326,8 +329,13 @@ async fn an_issuer_that_never_answers_costs_its_timeout_only() {
 }
 
 fn localhost() -> (TlsAcceptor, String) {
+    serving(CertificateParams::new(["localhost".to_owned()]).unwrap())
+}
+
+/// A server with such a certificate, and the authority that signs it, in PEM.
+fn serving(params: CertificateParams) -> (TlsAcceptor, String) {
     let authority = leno_testkit::keys::CertificateAuthority::default();
-    let (leaf, own) = authority.issue(&["localhost"]);
+    let (leaf, own) = authority.sign(params);
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(own.serialize_der()));
     let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()

@@ -4,6 +4,7 @@ use super::key_set_counts::KeySetCounts;
 use leno_model::FunctionId;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 use tokio::sync::Notify;
 
 /// Functions that saw a token with an unknown key, which the pipeline reports and the fetcher of key
@@ -13,20 +14,33 @@ pub struct KeySetReports {
     functions: Mutex<HashSet<FunctionId>>,
     reported: Notify,
     /// The last failure of each key set, by function and URL.
-    failures: Mutex<BTreeMap<(FunctionId, String), String>>,
+    failures: Mutex<BTreeMap<(FunctionId, String), KeySetFailure>>,
     /// The states of all key sets.
     pub counts: KeySetCounts,
 }
 
-/// A key set whose last fetch failed.
+/// A key set that gives no keys, and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeySetProblem {
+    /// The cause, in words.
+    pub reason: String,
+    /// The remedy.
+    pub fix: String,
+    /// The key set was fetched, and has no usable key. No token of the issuer is valid.
+    pub is_empty: bool,
+}
+
+/// A key set whose last fetch failed, or gave no usable key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeySetFailure {
     /// A function that uses it.
     pub function: FunctionId,
     /// Its address.
     pub url: String,
-    /// Why the fetch failed.
-    pub reason: String,
+    /// Why.
+    pub problem: KeySetProblem,
+    /// When the first fetch since the last successful one failed.
+    pub since: SystemTime,
 }
 
 impl KeySetReports {
@@ -50,13 +64,14 @@ impl KeySetReports {
         functions.drain().collect()
     }
 
-    /// The fetch of a key set failed for this reason, or succeeded.
-    pub(crate) fn fetched(&self, function: &FunctionId, url: &str, failure: Option<&str>) {
+    /// A key set was fetched, with this problem or without one.
+    pub(crate) fn fetched(&self, function: &FunctionId, url: &str, problem: Option<&KeySetProblem>) {
         let key = (function.clone(), url.to_owned());
-        match failure {
-            Some(reason) => drop(self.failures().insert(key, reason.to_owned())),
-            None => drop(self.failures().remove(&key)),
-        }
+        let mut failures = self.failures();
+        let Some(problem) = problem.cloned() else { return drop(failures.remove(&key)) };
+        let since = failures.get(&key).map_or_else(SystemTime::now, |known| known.since);
+        let failure = KeySetFailure { function: function.clone(), url: url.to_owned(), problem, since };
+        failures.insert(key, failure);
     }
 
     /// The function's key sets are not fetched any more.
@@ -64,17 +79,12 @@ impl KeySetReports {
         self.failures().retain(|(of, _), _| of != function);
     }
 
-    /// Key sets whose last fetch failed.
+    /// Key sets whose last fetch failed, or gave no usable key.
     pub fn failed(&self) -> Vec<KeySetFailure> {
-        let failure = |((function, url), reason): (&(FunctionId, String), &String)| KeySetFailure {
-            function: function.clone(),
-            url: url.clone(),
-            reason: reason.clone(),
-        };
-        self.failures().iter().map(failure).collect()
+        self.failures().values().cloned().collect()
     }
 
-    fn failures(&self) -> MutexGuard<'_, BTreeMap<(FunctionId, String), String>> {
+    fn failures(&self) -> MutexGuard<'_, BTreeMap<(FunctionId, String), KeySetFailure>> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
