@@ -44,7 +44,7 @@ use leno_model::FunctionId;
 use leno_policy::abi;
 use leno_policy::breaker::TargetLoad;
 use leno_policy::engine::EngineKind;
-use leno_policy::input::RequestInput;
+use leno_policy::input::{MAX_INPUT, RequestInput};
 use leno_policy::outcome::{Decision, Output, PolicyKind, Verdict};
 use leno_policy::sidecar;
 use leno_policy::spec::Protocol;
@@ -75,8 +75,8 @@ pub struct Judge {
     policy_state: Arc<PolicyState>,
     random: Rc<Random>,
     pool: RefCell<Pool>,
-    /// An empty buffer for encoded inputs.
-    encoded: RefCell<Vec<u8>>,
+    /// For encoded inputs.
+    buffer: RefCell<Vec<u8>>,
     state_cache: RefCell<StateCache>,
     log: RateLimitedLog,
     /// Functions whose programs or extensions keep missing their deadlines.
@@ -148,8 +148,6 @@ enum JudgeError {
     BadOutput(#[from] BadOutput),
     #[error("the program could not read its input: {0}")]
     Unreadable(String),
-    #[error("the input cannot be encoded: {0}")]
-    Encoding(postcard::Error),
     #[error("the program did not decide within {MAX_RUNS} runs")]
     Undecided,
     #[error("the program permitted a request that is for nobody")]
@@ -163,7 +161,7 @@ impl Judge {
             policy_state,
             random,
             pool: RefCell::new(Pool::new()),
-            encoded: RefCell::default(),
+            buffer: RefCell::default(),
             state_cache: RefCell::default(),
             log: RateLimitedLog::default(),
             deadline_budgets: DeadlineBudgets::default(),
@@ -268,12 +266,20 @@ impl Judge {
 
     /// The key of the memory's entry for this input: equal inputs have equal keys, whatever the time.
     fn memory_key(&self, input: &RequestInput<'_>) -> Result<u128, JudgeError> {
-        let mut encoded = postcard::to_extend(input, self.encoded.take()).map_err(JudgeError::Encoding)?;
-        let key = self.policy_state.tokens.hasher.hash(abi::without_time(&encoded));
+        let mut buffer = self.buffer.borrow_mut();
+        let encoded = loop {
+            match postcard::to_slice(input, &mut buffer).map(|encoded| encoded.len()) {
+                Ok(length) => break &mut buffer[..length],
+                Err(postcard::Error::SerializeBufferFull) if buffer.len() < MAX_INPUT => {
+                    let longer = (2 * buffer.len()).clamp(1024, MAX_INPUT);
+                    buffer.resize(longer, 0);
+                }
+                Err(_) => return Err(RunError::InputTooLarge.into()),
+            }
+        };
+        let key = self.policy_state.tokens.hasher.hash(abi::without_time(encoded));
         // It may hold a token.
         encoded.fill(0);
-        encoded.clear();
-        self.encoded.replace(encoded);
         Ok(key)
     }
 

@@ -340,7 +340,6 @@ pub(super) fn describe(error: &JudgeError) -> (StatusCode, RecordedVerdict) {
             (StatusCode::INTERNAL_SERVER_ERROR, "bad_output")
         }
         JudgeError::Unreadable(_) => (StatusCode::INTERNAL_SERVER_ERROR, "unreadable"),
-        JudgeError::Encoding(_) => (StatusCode::INTERNAL_SERVER_ERROR, "input_too_large"),
         JudgeError::Undecided => (StatusCode::INTERNAL_SERVER_ERROR, "undecided"),
         JudgeError::NoTarget => (StatusCode::INTERNAL_SERVER_ERROR, "no_target"),
     };
