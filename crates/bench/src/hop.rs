@@ -97,10 +97,16 @@ fn markdown(trials: &Trials) -> String {
     let rows = [
         ("Envoy, no policies", "envoy_none", "envoy_none"),
         ("Leno, no policies", "leno_none", "leno_none"),
+        ("Envoy, rules and a limit", "envoy_rules", ""),
+        ("Leno, rules and a limit, wasm", "leno_rules_wasm", ""),
+        ("Leno, rules and a limit, micro-VM", "leno_rules_microvm", ""),
+        ("Leno, rules and a limit, micro-VM, each judged", "leno_rules_microvm_each", ""),
         ("Envoy, all nine, tuned", "envoy_best", "envoy_best"),
         ("Envoy, all nine", "envoy_nine", "envoy_nine"),
         ("Leno, all nine, wasm", "leno_nine_wasm", "leno_many_wasm"),
         ("Leno, all nine, micro-VM", "leno_nine_microvm", "leno_many_microvm"),
+        ("Leno, all nine, wasm, each judged", "leno_nine_wasm_each", ""),
+        ("Leno, all nine, micro-VM, each judged", "leno_nine_microvm_each", ""),
         ("Envoy, two sidecars, mTLS between them, tuned", "envoy_pair_best", ""),
         ("Envoy, two sidecars, mTLS between them", "envoy_pair", ""),
         ("Leno, two hops, mTLS between them, wasm", "leno_pair_wasm_mtls", ""),
@@ -139,7 +145,7 @@ fn start(rig: &Rig, only: &[String], quick: bool) -> anyhow::Result<Vec<Running>
     let mut contenders = vec![Running::direct(rig)?];
     let rs256 = Policies { jwt: Some(Algorithm::Rs256), ..Policies::NINE };
     if rig.programs.envoy.is_some() {
-        let mut envoys = vec![("envoy_none", Policies::NONE)];
+        let mut envoys = vec![("envoy_none", Policies::NONE), ("envoy_rules", Policies::RULES)];
         envoys.extend(
             envoy_tunings().into_iter().filter(|(name, _)| !quick || matches!(*name, "envoy_nine" | "envoy_best")),
         );
@@ -162,8 +168,13 @@ fn start(rig: &Rig, only: &[String], quick: bool) -> anyhow::Result<Vec<Running>
     }
     let mut lenos = vec![
         ("leno_none", "wasm", Policies::NONE),
+        ("leno_rules_wasm", "wasm", Policies::RULES),
+        ("leno_rules_microvm", "microvm", Policies::RULES),
+        ("leno_rules_microvm_each", "microvm", Policies::RULES.each()),
         ("leno_nine_wasm", "wasm", Policies::NINE),
+        ("leno_nine_wasm_each", "wasm", Policies::NINE.each()),
         ("leno_nine_microvm", "microvm", Policies::NINE),
+        ("leno_nine_microvm_each", "microvm", Policies::NINE.each()),
     ];
     if !quick {
         lenos.push(("leno_nine_wasm_rs256", "wasm", rs256));
@@ -354,6 +365,11 @@ fn add_ratios(report: &mut Report, trials: &Trials) {
         ("cpu_microvm_vs_envoy_nine", "leno_nine_microvm", "envoy_nine"),
         ("cpu_wasm_vs_envoy_best", "leno_nine_wasm", "envoy_best"),
         ("cpu_microvm_vs_envoy_best", "leno_nine_microvm", "envoy_best"),
+        ("cpu_wasm_each_vs_envoy_best", "leno_nine_wasm_each", "envoy_best"),
+        ("cpu_microvm_each_vs_envoy_best", "leno_nine_microvm_each", "envoy_best"),
+        ("cpu_rules_wasm_vs_envoy_rules", "leno_rules_wasm", "envoy_rules"),
+        ("cpu_rules_microvm_vs_envoy_rules", "leno_rules_microvm", "envoy_rules"),
+        ("cpu_rules_microvm_each_vs_envoy_rules", "leno_rules_microvm_each", "envoy_rules"),
         ("cpu_none_vs_envoy_none", "leno_none", "envoy_none"),
         ("cpu_inbound_wasm_vs_envoy_nine", "leno_inbound_wasm", "envoy_nine"),
         ("cpu_pair_wasm_vs_envoy_pair", "leno_pair_wasm", "envoy_pair"),

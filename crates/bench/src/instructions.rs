@@ -59,12 +59,14 @@ pub(crate) fn valgrind_is_there() -> bool {
     version("valgrind") && version("callgrind_control")
 }
 
-/// With no policies, and with all nine but TLS, over HTTP/1.1 and HTTP/2.
-pub(crate) fn count(rig: &Rig, profile: Option<&Path>) -> anyhow::Result<[(&'static str, f64); 4]> {
+/// With no policies, with rules and a limit, and with all nine but TLS, over HTTP/1.1 and HTTP/2.
+pub(crate) fn count(rig: &Rig, profile: Option<&Path>) -> anyhow::Result<[(&'static str, f64); 6]> {
     let nine = Policies { mtls: false, ..Policies::NINE };
     Ok([
         ("instructions_none", one(rig, Policies::NONE, Protocol::Http1, None)?),
+        ("instructions_rules", one(rig, Policies::RULES, Protocol::Http1, None)?),
         ("instructions_nine", one(rig, nine, Protocol::Http1, profile)?),
+        ("instructions_nine_each", one(rig, nine.each(), Protocol::Http1, None)?),
         ("instructions_none_http2", one(rig, Policies::NONE, Protocol::Http2, None)?),
         ("instructions_nine_http2", one(rig, nine, Protocol::Http2, None)?),
     ])

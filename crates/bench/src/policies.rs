@@ -25,6 +25,8 @@ pub(crate) struct Policies {
     pub breaker: bool,
     /// Envoy's `jwt_cache_config`. Leno always remembers verified tokens.
     pub jwt_cache: bool,
+    /// Leno judges each request by a run, and remembers no decision.
+    pub judge_each: bool,
 }
 
 /// Signs tokens.
@@ -69,6 +71,7 @@ impl Policies {
         retry: false,
         breaker: false,
         jwt_cache: false,
+        judge_each: false,
     };
 
     /// All nine, as in an untuned sidecar.
@@ -83,10 +86,19 @@ impl Policies {
         retry: true,
         breaker: true,
         jwt_cache: false,
+        judge_each: false,
     };
 
     /// Envoy's best: verified tokens remembered, requests counted locally.
     pub(crate) const BEST: Self = Self { jwt_cache: true, limit: Some(Limit::Local), ..Self::NINE };
+
+    /// What most functions have: rules on method and path, and a rate limit.
+    pub(crate) const RULES: Self = Self { authorization: true, limit: Some(Limit::Local), ..Self::NONE };
+
+    /// With each request judged by a run.
+    pub(crate) fn each(self) -> Self {
+        Self { judge_each: true, ..self }
+    }
 
     /// With this policy switched on as in [`Self::NINE`], or off.
     pub(crate) fn with(mut self, policy: Policy, on: bool) -> Self {

@@ -226,6 +226,9 @@ impl Mesh<'_> {
                 "protocols": ["http1", "http2", "grpc"],
             });
         }
+        if policies.judge_each {
+            spec["sidecar"]["judgeEachRequest"] = json!(true);
+        }
         if policies.jwt.is_some() {
             spec["authentication"] = json!({"issuers": [{
                 "issuer": ISSUER,
