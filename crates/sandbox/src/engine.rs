@@ -40,9 +40,9 @@ impl Engine {
         Microvm::open(device, image).map(|engine| Self(Inner::Microvm(Arc::new(engine))))
     }
 
-    /// WebAssembly instances. Compiles the built-in module, which takes some hundred milliseconds.
+    /// WebAssembly instances of the built-in image.
     pub fn wasm() -> Result<Self, EngineError> {
-        Self::wasm_with(wasm::GUEST)
+        Wasm::open().map(|engine| Self(Inner::Wasm(Arc::new(engine))))
     }
 
     /// WebAssembly instances of another image; for tests.

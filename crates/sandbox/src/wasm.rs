@@ -2,6 +2,7 @@
 //! the memory that the program's initialisation left. It isolates by the checks that the compiler
 //! puts into the module's code.
 
+mod compiler;
 mod initial;
 mod instance;
 mod snapshot;
@@ -19,12 +20,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use wasmtime::{
-    Config, Enabled, Engine, InstanceAllocationStrategy, InstancePre, Linker, Memory, Module, ModuleExport, OptLevel,
+    Config, Enabled, Engine, InstanceAllocationStrategy, InstancePre, Linker, Memory, Module, ModuleExport,
     PoolingAllocationConfig, Store, Trap, UpdateDeadline,
 };
 
 /// The image that this crate was built with.
 pub(crate) const GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/leno-guest.wasm"));
+/// The same image, compiled by the build script.
+const COMPILED_GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/leno-guest.cwasm"));
 
 /// Largest memory of an instance, in bytes: variables, stack and heap together.
 const MEMORY: usize = 2 * 1024 * 1024;
@@ -63,12 +66,28 @@ pub(crate) struct Wasm {
 }
 
 impl Wasm {
-    /// Compiles the module and starts it once.
+    /// Starts the built-in image. It is compiled now only if this processor lacks a feature that
+    /// the compiled image uses.
+    pub(crate) fn open() -> Result<Self, EngineError> {
+        match precompiled(COMPILED_GUEST) {
+            Ok((engine, module)) => Self::start(engine, &module),
+            Err(error) => {
+                tracing::info!("the guest is compiled at this start, which takes longer: {error:#}");
+                Self::compile(GUEST)
+            }
+        }
+    }
+
+    /// Compiles an image and starts it once.
     pub(crate) fn compile(image: &[u8]) -> Result<Self, EngineError> {
-        let failed = |error: wasmtime::Error| EngineError::Wasm(format!("{error:#}"));
-        let engine = Engine::new(&config()).map_err(failed)?;
+        let engine = Engine::new(&config()).map_err(|error| EngineError::Wasm(format!("{error:#}")))?;
         let module = compile_apart(&engine, image)?;
-        let ready = Linker::new(&engine).instantiate_pre(&module).map_err(failed)?;
+        Self::start(engine, &module)
+    }
+
+    fn start(engine: Engine, module: &Module) -> Result<Self, EngineError> {
+        let failed = |error: wasmtime::Error| EngineError::Wasm(format!("{error:#}"));
+        let ready = Linker::new(&engine).instantiate_pre(module).map_err(failed)?;
         let export = |name| {
             module.get_export_index(name).ok_or_else(|| EngineError::Wasm(format!("the module has no `{name}`")))
         };
@@ -189,6 +208,19 @@ fn grow(memory: &Memory, store: &mut Store<()>, bytes: usize) -> Result<(), wasm
     Ok(())
 }
 
+/// The engine and the module of an image that the build script compiled. The compiler is not
+/// started: its code and its tables would take memory.
+#[allow(unsafe_code)]
+fn precompiled(image: &[u8]) -> wasmtime::Result<(Engine, Module)> {
+    let mut config = config();
+    config.enable_compiler(false);
+    let engine = Engine::new(&config)?;
+    // SAFETY: the build script compiled this code, and it is part of this program, as its other code is. The engine
+    // checks that it has the same release and settings, and that the processor has the features.
+    let module = unsafe { Module::deserialize(&engine, image) }?;
+    Ok((engine, module))
+}
+
 /// Compiles on a separate thread: the memory of the compiler, tens of megabytes, goes back to the
 /// system when the thread ends.
 fn compile_apart(engine: &Engine, image: &[u8]) -> Result<Module, EngineError> {
@@ -215,12 +247,9 @@ fn config() -> Config {
 
 /// The settings that all engines of this kind have in common.
 pub(crate) fn tuned(pool: PoolingAllocationConfig) -> Config {
-    let mut config = Config::new();
+    let mut config = compiler::config();
     config
         .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
-        .memory_init_cow(true)
-        .epoch_interruption(true)
-        .cranelift_opt_level(OptLevel::Speed)
         .wasm_backtrace_max_frames(None)
         // Compiling is rare, and threads kept for it would keep memory too.
         .parallel_compilation(false);
@@ -243,5 +272,33 @@ pub(crate) fn trapped(error: &wasmtime::Error) -> Fault {
         Some(Trap::UnreachableCodeReached) => Fault::Instruction { at: 0, what: "an undefined instruction" },
         Some(trap) => Fault::Trap(trap.to_string()),
         None => Fault::Host(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::arch::is_x86_feature_detected;
+
+    #[test]
+    fn the_image_is_not_compiled_on_a_processor_that_has_its_features() {
+        let has_features = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("bmi1")
+            && is_x86_feature_detected!("bmi2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("lzcnt");
+        let opened = precompiled(COMPILED_GUEST).map(drop);
+        assert_eq!(opened.is_ok(), has_features, "{opened:?}");
+    }
+
+    #[test]
+    fn code_that_was_compiled_in_another_way_is_refused() {
+        let module = wat::parse_str("(module)").unwrap();
+        let compile = |config: &Config| Engine::new(config).unwrap().precompile_module(&module).unwrap();
+        assert!(precompiled(&compile(&compiler::config())).is_ok());
+        // Its runs would not end at their deadline.
+        assert!(precompiled(&compile(compiler::config().epoch_interruption(false))).is_err());
+        let damaged = compile(&compiler::config()).split_off(100);
+        assert!(precompiled(&damaged).is_err());
     }
 }
