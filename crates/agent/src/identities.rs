@@ -29,6 +29,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 pub struct Identities {
     agent: Agent,
     store: Arc<SvidStore>,
+    passes: watch::Sender<()>,
 }
 
 /// The outcome of one pass.
@@ -44,7 +45,12 @@ pub struct Renewal {
 impl Identities {
     /// `agent` has certificates signed, and `store` holds them.
     pub fn new(agent: Agent, store: Arc<SvidStore>) -> Self {
-        Self { agent, store }
+        Self { agent, store, passes: watch::Sender::default() }
+    }
+
+    /// Changes after each pass.
+    pub fn passes(&self) -> watch::Receiver<()> {
+        self.passes.subscribe()
     }
 
     /// Runs [`Identities::keep`] on a separate thread with low priority. Keys and certificates are
@@ -67,6 +73,7 @@ impl Identities {
         loop {
             let now_wanted = wanted.borrow_and_update().clone();
             let renewal = self.pass(&now_wanted).await;
+            self.passes.send_replace(());
             renewal.failed.iter().for_each(|(identity, reason)| self.warn(identity, reason));
             self.agent.certified(&self.store);
             let sleep = if renewal.failed.is_empty() {

@@ -2,7 +2,7 @@
 //! channels with which it calls other functions.
 
 use crate::callers::Callers;
-use crate::kernel::KernelPolicy;
+use crate::kernel::KernelParts;
 use arc_swap::ArcSwap;
 use leno_model::{FunctionId, OutputLine, OutputStream};
 use leno_namespaces::{Importance, Namespaces, Source};
@@ -197,7 +197,7 @@ struct ServingNode {
     node: Weak<leno_proxy::Node>,
     outbound: SocketAddr,
     interceptor: Interceptor,
-    kernel: Option<Arc<KernelPolicy>>,
+    kernel: Arc<KernelParts>,
 }
 
 impl InstanceHost {
@@ -230,7 +230,7 @@ impl InstanceHost {
         node: &Arc<leno_proxy::Node>,
         outbound: SocketAddr,
         interceptor: Interceptor,
-        kernel: Option<Arc<KernelPolicy>>,
+        kernel: Arc<KernelParts>,
     ) {
         // A process has one node. A second call changes nothing.
         let _ = self.node.set(ServingNode { node: Arc::downgrade(node), outbound, interceptor, kernel });
@@ -268,7 +268,7 @@ impl Host for InstanceHost {
         let (Some(node), Some(attached)) = (self.node(), self.node.get()) else { return };
         let caller = node.credentials.admit(function, &instance.name(function));
         let JailListeners { http, names, guard } = listeners;
-        let entered = attached.kernel.as_ref().map(|kernel| kernel.enter(&node, function, &caller.instance, &http));
+        let entered = attached.kernel.policy().map(|kernel| kernel.enter(&node, function, &caller.instance, &http));
         let entered = entered.transpose().unwrap_or_else(|error| {
             tracing::error!(instance = %caller.instance, %error, "the instance cannot call other functions");
             None

@@ -1,6 +1,10 @@
 //! The kernel's part of this node: it enforces which connections the instances in jails may open,
 //! and proxies TCP between jails.
 
+mod parts;
+
+pub(crate) use parts::KernelParts;
+
 use leno_ebpf::{Mesh, Network, Refusal, Refusals, Rule, Transport, Verdict};
 use leno_model::FunctionId;
 use leno_proxy::Node;

@@ -2,6 +2,7 @@
 //! program, and longer for components. Separate tasks do it, so the reconciler goes on meanwhile.
 
 use crate::engines::{Engines, NoEngine};
+use crate::kernel::KernelParts;
 use bytes::Bytes;
 use leno_model::{FunctionConfig, FunctionId, Isolation, ModuleHash, Route, StoredSecrets};
 use leno_policy::spec::Direction;
@@ -22,6 +23,7 @@ pub(crate) struct Loader {
     /// Compiled modules of extensions and components.
     pub modules: Arc<Modules>,
     pub node: Arc<Node>,
+    pub kernel: Arc<KernelParts>,
     /// The stored secrets that the control plane has delivered.
     pub secrets: StoredSecrets,
 }
@@ -151,6 +153,7 @@ impl Loader {
         if let Some(address) = config.unlisted_metadata() {
             return Err(LoadError::Metadata(address));
         }
+        self.kernel.prepare(&config);
         let engine = self.engines.choose(config.engine, engine)?;
         let entry = FunctionEntry::load_with(engine, &self.modules, config, secrets);
         entry.count_in(&self.node.revision_stats);

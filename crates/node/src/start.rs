@@ -1,6 +1,5 @@
 //! Starts a node: engines, supervisor, proxy, and the reconciler that keeps them configured.
 
-use crate::channels::KernelSwitch;
 use crate::engines::Engines;
 use crate::hot_restart::{
     self, ChildCounters, ChildLink, ChildNode, HotRestart, OfferError, Parent, ParentNode, Start, StateCheck,
@@ -8,7 +7,7 @@ use crate::hot_restart::{
 };
 use crate::images::Images;
 use crate::instances::{HostedFunctions, InstanceHost};
-use crate::kernel::KernelPolicy;
+use crate::kernel::KernelParts;
 use crate::listeners::Listeners;
 use crate::loader::Loader;
 use crate::omissions;
@@ -32,6 +31,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -167,15 +167,8 @@ pub async fn start(
     };
     let proxy = leno_proxy::take_over(&node, options, listeners)?;
     let addresses = proxy.addresses;
-    let kernel = if has_jails { KernelPolicy::open(&node, supervisor.control_group()) } else { None };
-    if let Some(kernel) = &kernel {
-        node.set_kernel(kernel.clone());
-        kernel.watch(Arc::downgrade(&node))?;
-    }
-    if let Some(switch) = KernelSwitch::load() {
-        node.channels.set_switch(switch);
-    }
-    host.attach(&node, addresses.outbound, proxy.interceptor.clone(), kernel);
+    let kernel = KernelParts::new(&node, supervisor.control_group().map(Path::to_owned), has_jails);
+    host.attach(&node, addresses.outbound, proxy.interceptor.clone(), kernel.clone());
 
     let inbound = advertised(addresses.inbound, join.advertised);
     let options = Options { control: join.control, membership: join.membership, inbound, backoff: BACKOFF };
@@ -190,7 +183,9 @@ pub async fn start(
     let (jobs, jobs_may_start) = watch::channel(hot_restart.is_none());
     let (wanted, wanted_by) = watch::channel(own.clone());
     let (applied, is_applied) = watch::channel(false);
-    Identities::new(agent.clone(), svids.clone()).start(wanted_by.clone())?;
+    let identities = Identities::new(agent.clone(), svids.clone());
+    let passes = identities.passes();
+    identities.start(wanted_by.clone())?;
     let as_parent = ParentNode {
         agent: agent.clone(),
         node: node.clone(),
@@ -202,7 +197,7 @@ pub async fn start(
     let reconciler = Reconciler {
         agent,
         node: node.clone(),
-        loader: Loader { engines: engines.clone(), modules, node: node.clone(), secrets },
+        loader: Loader { engines: engines.clone(), modules, node: node.clone(), kernel, secrets },
         supervisor: supervisor.clone(),
         hosted,
         images: images.clone(),
@@ -222,7 +217,7 @@ pub async fn start(
     tokio::spawn(reconciler.run(updates));
 
     let (is_now_ready, is_ready) = watch::channel(false);
-    tokio::spawn(watch_readiness(is_applied.clone(), wanted_by, svids, is_now_ready));
+    tokio::spawn(watch_readiness(is_applied.clone(), wanted_by, (svids, passes), is_now_ready));
     if hot_restart.is_none() {
         proxy.open_when(can_answer(is_applied.clone(), is_ready.clone()));
     }
@@ -270,7 +265,7 @@ fn advertised(bound: SocketAddr, address: Option<IpAddr>) -> Option<SocketAddr> 
 async fn watch_readiness(
     mut applied: watch::Receiver<bool>,
     wanted: watch::Receiver<BTreeSet<SpiffeId>>,
-    svids: Arc<SvidStore>,
+    (svids, mut passes): (Arc<SvidStore>, watch::Receiver<()>),
     ready: watch::Sender<bool>,
 ) {
     if applied.wait_for(|applied| *applied).await.is_err() {
@@ -282,7 +277,11 @@ async fn watch_readiness(
             ready.send_replace(true);
             return;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::select! {
+            Ok(()) = passes.changed() => {}
+            // The identities of removed functions are not wanted any more, which needs no pass.
+            () = tokio::time::sleep(Duration::from_millis(5)) => {}
+        }
     }
 }
 
