@@ -40,6 +40,7 @@ mod programs;
 mod progress;
 mod pulls;
 mod quantity;
+mod random;
 mod remote;
 mod rerun;
 mod rollouts;

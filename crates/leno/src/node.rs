@@ -1,9 +1,10 @@
 //! `leno node` and `leno gateway`: one node of a mesh whose control plane is another process.
 
+use crate::allocator::Starting;
 use crate::component_cache;
 use crate::hot_restart::{self, ChildProcess, ChildStarter, Program, TransferredState};
 use crate::signals::Stop;
-use crate::{Guards, allocator, harden, jails, notify, pulls, quantity, telemetry};
+use crate::{Guards, harden, jails, notify, pulls, quantity, random, telemetry};
 use anyhow::{Context, Result, bail, ensure};
 use leno_agent::{BACKOFF, JoinOptions, enrol, follow, settings};
 use leno_api::alerts::AlertHistory;
@@ -144,6 +145,8 @@ impl Arguments {
 
 /// Runs until a signal ends it.
 pub(crate) fn run(arguments: &Arguments, gateway: bool) -> Result<ExitCode> {
+    let starting = Starting::begin();
+    random::gather();
     telemetry::start();
     let program = Program::of_this_process()?;
     let parent = arguments.take_over.then(hot_restart::parent).transpose()?;
@@ -156,7 +159,7 @@ pub(crate) fn run(arguments: &Arguments, gateway: bool) -> Result<ExitCode> {
         .thread_name("leno-manage")
         .enable_all()
         .build()?;
-    let code = runtime.block_on(node(arguments, gateway, (workers, listeners), program, parent))?;
+    let code = runtime.block_on(node(arguments, gateway, (workers, listeners), program, parent, starting))?;
     // The remaining tasks need not complete.
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(code)
@@ -168,6 +171,7 @@ async fn node(
     (workers, listeners): (Option<NonZeroUsize>, Listeners),
     program: Program,
     mut parent: Option<Parent>,
+    starting: Starting,
 ) -> Result<ExitCode> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut ended = std::pin::pin!(async {
@@ -176,6 +180,9 @@ async fn node(
             _ = interrupt.recv() => (),
         }
     });
+    // Jails are made while the control plane answers.
+    let half = parent.as_ref().map(Parent::half).unwrap_or_default();
+    let jails = tokio::spawn(jails::open(half));
     let Some(membership) = or(ended.as_mut(), membership(arguments)).await else { return Ok(ExitCode::SUCCESS) };
     let membership = membership?;
     let settings = settings(&arguments.control, &membership, BACKOFF);
@@ -196,7 +203,6 @@ async fn node(
     let engines = Arc::new(Engines::default());
     tracing::info!("sandbox engine: {}", engines.describe(mesh.engine)?);
 
-    let half = parent.as_ref().map(Parent::half).unwrap_or_default();
     let descriptors = match &parent {
         Some(parent) => parent.descriptors(),
         // The limit before the node raises it for itself: programs that use select(2) must not get
@@ -209,7 +215,7 @@ async fn node(
         cgroups: true,
         adopt_orphans: true,
         accounts: harden::accounts(mesh.accounts, arguments.guards.node_account)?,
-        jails: jails::open(half).await,
+        jails: jails.await?,
         first_instance,
         descriptors,
         volumes: Some(VolumeStore::new(&arguments.state.join("volumes"))),
@@ -290,7 +296,7 @@ async fn node(
         if !arguments.take_over {
             notify::send("READY=1");
         }
-        tokio::spawn(allocator::give_back());
+        tokio::spawn(starting.give_back());
         if let Some((link, child)) = or(ended.as_mut(), upgraded(&mut starter, &running, &mut requests)).await {
             leaves_file.store(true, Ordering::Relaxed);
             tracing::info!("draining: child process {} has the node, requests under way may end", child.pid());

@@ -8,7 +8,7 @@ mod transfer;
 
 use self::transfer::ControlListener;
 use crate::Guards;
-use crate::allocator;
+use crate::allocator::Starting;
 use crate::component_cache;
 use crate::control::data_folder;
 use crate::harden;
@@ -18,6 +18,7 @@ use crate::notify;
 use crate::problems;
 use crate::progress::Progress;
 use crate::pulls;
+use crate::random;
 use crate::signals::Stop;
 use crate::telemetry;
 use anyhow::{Context, Result, bail};
@@ -64,6 +65,8 @@ pub(crate) struct Options<'a> {
 
 /// Runs until a signal ends it.
 pub(crate) fn run(options: &Options<'_>) -> Result<ExitCode> {
+    let starting = Starting::begin();
+    random::gather();
     telemetry::start();
     let program = Program::of_this_process()?;
     let parent = options.take_over.then(hot_restart::parent).transpose()?;
@@ -95,8 +98,15 @@ pub(crate) fn run(options: &Options<'_>) -> Result<ExitCode> {
         .build()?;
     let state = options.state.clone().or_else(|| Some(data_folder().ok()?.join("up")));
     let volumes = state.map(|state| VolumeStore::new(&state.join("volumes")));
-    let code =
-        runtime.block_on(up(options, snapshot, (modules, intake, store), volumes, workers, (program, parent)))?;
+    let code = runtime.block_on(up(
+        options,
+        snapshot,
+        (modules, intake, store),
+        volumes,
+        workers,
+        (program, parent),
+        starting,
+    ))?;
     // The remaining tasks need not complete.
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(code)
@@ -109,10 +119,14 @@ async fn up(
     volumes: Option<VolumeStore>,
     workers: Option<NonZeroUsize>,
     (program, mut parent): (Program, Option<Parent>),
+    starting: Starting,
 ) -> Result<ExitCode> {
     let (path, guards) = (options.path, options.guards);
     // Handlers of signals come first, so that no signal is lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    // Jails are made while the documents are put into force.
+    let half = parent.as_ref().map(Parent::half).unwrap_or_default();
+    let jails = tokio::spawn(jails::open(half));
     let mesh = snapshot.mesh_config().clone();
     let engines = Arc::new(Engines::default());
     // Starting an engine takes a while.
@@ -156,7 +170,6 @@ async fn up(
         }
     });
 
-    let half = parent.as_ref().map(Parent::half).unwrap_or_default();
     let descriptors = match &parent {
         Some(parent) => parent.descriptors(),
         // The limit before the node raises it for itself: programs that use select(2) must not get
@@ -169,7 +182,7 @@ async fn up(
         cgroups: true,
         adopt_orphans: true,
         accounts,
-        jails: jails::open(half).await,
+        jails: jails.await?,
         first_instance,
         descriptors,
         volumes,
@@ -251,7 +264,7 @@ async fn up(
     if !options.take_over {
         notify::send("READY=1");
     }
-    tokio::spawn(allocator::give_back());
+    tokio::spawn(starting.give_back());
 
     let (changed, mut changes) = mpsc::unbounded_channel();
     // Dropping the watcher at the end of this function closes the channel.
