@@ -111,15 +111,7 @@ fn envoy(rig: &Rig, policies: Policies, count: usize) -> anyhow::Result<Sample> 
         let configurations = [envoy_file(rig, &format!("coldstart-{index}"), policies, place)?];
         let begin = Instant::now();
         let proxy = Proxy::envoys(program, rig.cores, &configurations)?;
-        loop {
-            match first_answer(listen, &request) {
-                Some(200) => break,
-                Some(status) => anyhow::bail!("Envoy's first answer is {status}"),
-                None => sleep(POLL_INTERVAL),
-            }
-            ensure!(begin.elapsed() < TIMEOUT, "Envoy does not answer");
-        }
-        times.push(begin.elapsed());
+        times.push(await_answer(listen, &request, begin)?);
         drop(proxy);
     }
     Ok(Sample::new(times))
@@ -136,9 +128,17 @@ pub(crate) fn request(rig: &Rig, host: &str) -> anyhow::Result<Vec<u8>> {
     .into_bytes())
 }
 
-fn first_answer(address: SocketAddr, request: &[u8]) -> Option<u16> {
-    let mut connection = TcpStream::connect(address).ok()?;
-    ask(&mut connection, request).ok()
+/// The time from `begin` to the first answer of a proxy that starts, which must be a 200.
+pub(crate) fn await_answer(address: SocketAddr, request: &[u8], begin: Instant) -> anyhow::Result<Duration> {
+    loop {
+        let answer = TcpStream::connect(address).ok().and_then(|mut connection| ask(&mut connection, request).ok());
+        match answer {
+            Some(200) => return Ok(begin.elapsed()),
+            Some(status) => anyhow::bail!("the first answer is {status}"),
+            None => sleep(POLL_INTERVAL),
+        }
+        ensure!(begin.elapsed() < TIMEOUT, "nothing answers at {address}");
+    }
 }
 
 /// The status of the answer.

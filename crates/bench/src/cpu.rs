@@ -1,6 +1,6 @@
 //! What processes used, as the kernel counts it.
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
 use std::collections::HashMap;
@@ -69,6 +69,8 @@ pub(crate) struct Memory {
     pub rss: u64,
     /// Pages shared with others count by the share.
     pub pss: u64,
+    /// Pages that no file has.
+    pub anonymous: u64,
 }
 
 impl Memory {
@@ -77,11 +79,10 @@ impl Memory {
         let mut sum = Self::default();
         for pid in pids {
             let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-            let Some((rss, pss)) = kib(&text, "Rss:").zip(kib(&text, "Pss:")) else {
-                bail!("smaps_rollup has another form here")
-            };
-            sum.rss += rss;
-            sum.pss += pss;
+            let kib = |name| kib(&text, name).context("smaps_rollup has another form here");
+            sum.rss += kib("Rss:")?;
+            sum.pss += kib("Pss:")?;
+            sum.anonymous += kib("Anonymous:")?;
         }
         Ok(sum)
     }

@@ -35,7 +35,7 @@ struct Node {
     idle: Memory,
     /// Per cent of a core.
     idle_cpu: f64,
-    loaded: Memory,
+    loaded_pss: u64,
     /// Microseconds for each request.
     cpu_us: f64,
 }
@@ -57,26 +57,28 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         let node = node(&rig, count, pause)?;
         let mib = |kib: u64| kib as f64 / 1024.0;
         println!(
-            "{count} functions: ready after {:.2} s; idle {:.1} MiB PSS ({:.1} RSS), {:.2} % of a core; under load {:.1} MiB, {:.1} us a request",
+            "{count} functions: ready after {:.2} s; idle {:.1} MiB PSS ({:.1} RSS, {:.1} anonymous), {:.2} % of a core; under load {:.1} MiB, {:.1} us a request",
             node.start.as_secs_f64(),
             mib(node.idle.pss),
             mib(node.idle.rss),
+            mib(node.idle.anonymous),
             node.idle_cpu,
-            mib(node.loaded.pss),
+            mib(node.loaded_pss),
             node.cpu_us
         );
         report.add(&format!("density_{count}_start_s"), node.start.as_secs_f64());
         report.add(&format!("density_{count}_idle_mib"), mib(node.idle.pss));
         report.add(&format!("density_{count}_idle_rss_mib"), mib(node.idle.rss));
+        report.add(&format!("density_{count}_idle_anonymous_mib"), mib(node.idle.anonymous));
         report.add(&format!("density_{count}_idle_cpu_percent"), node.idle_cpu);
         // The figure that the bar is about: all there is, under load.
-        report.add(&format!("density_{count}_mib"), mib(node.loaded.pss));
+        report.add(&format!("density_{count}_mib"), mib(node.loaded_pss));
         report.add(&format!("density_{count}_cpu_us"), node.cpu_us);
         nodes.push(node);
     }
     if let [first, .., last] = &nodes[..] {
         let further = (last.functions - first.functions) as f64;
-        report.add("density_per_function_kib", (last.loaded.pss as f64 - first.loaded.pss as f64) / further);
+        report.add("density_per_function_kib", (last.loaded_pss as f64 - first.loaded_pss as f64) / further);
         report.add("density_per_function_idle_kib", (last.idle.pss as f64 - first.idle.pss as f64) / further);
     }
     if rig.programs.envoy.is_some() {
@@ -107,8 +109,7 @@ fn node(rig: &Rig, functions: usize, pause: Duration) -> anyhow::Result<Node> {
     let lengths = Lengths { warm_up: Duration::from_millis(200), closed, open: Duration::ZERO, retakes: 1 };
     let traffic = Traffic { connections: 8, ..HTTP1 };
     let trial = trial::run(rig, &running, traffic, Pace::Closed, 0, lengths)?;
-    let loaded = Memory { rss: trial.rss_kib, pss: trial.pss_kib };
-    Ok(Node { functions, start, idle, idle_cpu, loaded, cpu_us: trial.cpu_us })
+    Ok(Node { functions, start, idle, idle_cpu, loaded_pss: trial.pss_kib, cpu_us: trial.cpu_us })
 }
 
 /// Memory and per cent of a core of processes without requests.

@@ -32,6 +32,7 @@ mod sandbox;
 mod sinks;
 mod slow_registry;
 mod smoke;
+mod start;
 mod statistics;
 mod syscalls;
 mod trial;
@@ -63,6 +64,9 @@ enum Command {
     Neighbours(neighbours::Arguments),
     /// From a function never seen to its first judged request, and from nothing to Envoy's first.
     Coldstart(arguments::Plain),
+    /// A node with ten functions: from the start of its process to its first answer, and its memory
+    /// at rest; the same of an Envoy.
+    Start(start::Arguments),
     /// A trace of Azure Functions through no mesh, Leno, and an Envoy for each instance: slowdown
     /// of each invocation.
     Azure(azure::Arguments),
@@ -132,6 +136,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Density(arguments) => density::run(&arguments),
         Command::Neighbours(arguments) => neighbours::run(&arguments),
         Command::Coldstart(arguments) => coldstart::run(&arguments),
+        Command::Start(arguments) => start::run(&arguments),
         Command::Azure(arguments) => azure::run(&arguments),
         Command::Functions(arguments) => azure::cycles::run(&arguments),
         Command::Instructions(arguments) => instructions::run(&arguments),

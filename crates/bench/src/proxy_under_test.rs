@@ -44,15 +44,22 @@ impl Proxy {
     /// `leno up` with one worker thread, on the proxies' core, on the documents in this folder.
     /// Returns when it is ready.
     pub(crate) fn leno(program: &Path, cores: Cores, folder: &Path, admin: SocketAddr) -> anyhow::Result<Self> {
+        let mut proxy = Self::spawn_leno(program, cores, folder)?;
+        let admin = metrics::admin(admin);
+        for process in &mut proxy.processes {
+            process.wait_until("the node is ready", |_| admin.is_ready());
+        }
+        Ok(proxy)
+    }
+
+    /// The same, without waiting until it is ready.
+    pub(crate) fn spawn_leno(program: &Path, cores: Cores, folder: &Path) -> anyhow::Result<Self> {
         let mut command = mesh::up(Command::new(program), folder);
         command.args(["--workers", "1"]).stdin(Stdio::null());
         // The load uses an instance's credential, and programs may be where only this account can
         // reach them.
         command.env("LENO_ANY_CALLER", "true").env("LENO_NODE_ACCOUNT", "true");
-        let mut process = cores.spawn_proxy(&mut command, Process::spawn)?;
-        let admin = metrics::admin(admin);
-        process.wait_until("the node is ready", |_| admin.is_ready());
-        Ok(Self { processes: vec![process] })
+        Ok(Self { processes: vec![cores.spawn_proxy(&mut command, Process::spawn)?] })
     }
 
     /// The processes whose CPU time and memory are the proxy's.
