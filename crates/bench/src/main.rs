@@ -12,6 +12,7 @@ mod containers;
 mod contenders;
 mod control;
 mod cpu;
+mod dashboard;
 mod density;
 mod hop;
 mod hostile;
@@ -84,6 +85,8 @@ enum Command {
     /// Control plane: updates of nodes, their latency and their cost with up to 10,000 functions on
     /// 100 nodes.
     Control(control::Arguments),
+    /// The processor time that open pages of the dashboard take of a control plane under load.
+    Dashboard(dashboard::Arguments),
     /// In under two minutes, for CI: whether the hot path has become slower.
     Smoke(smoke::Arguments),
     /// (part of the others) A service that does nothing, fast.
@@ -144,6 +147,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Containers(arguments) => containers::run(&arguments),
         Command::Chains(arguments) => chains::run(&arguments),
         Command::Control(arguments) => control::run(&arguments),
+        Command::Dashboard(arguments) => dashboard::run(&arguments),
         Command::ControlPlane(arguments) => control::plane::run(&arguments),
         Command::Smoke(arguments) => smoke::run(&arguments),
         Command::Upstream(arguments) => upstream::run(&arguments),

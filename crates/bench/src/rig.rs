@@ -216,7 +216,8 @@ impl Drop for Rig {
     }
 }
 
-fn start_load(plan: &Plan) -> anyhow::Result<(Child, BufReader<ChildStdout>)> {
+/// Starts the load. Its output is the words `begin` and `end`, and the outcome.
+pub(crate) fn start_load(plan: &Plan) -> anyhow::Result<(Child, BufReader<ChildStdout>)> {
     let mut child = Command::new(std::env::current_exe()?)
         .arg("load")
         .stdin(Stdio::piped())
@@ -229,7 +230,8 @@ fn start_load(plan: &Plan) -> anyhow::Result<(Child, BufReader<ChildStdout>)> {
     Ok((child, BufReader::new(output)))
 }
 
-fn wait_for(output: &mut impl BufRead, word: &str) -> anyhow::Result<()> {
+/// Reads a line, which must be this word.
+pub(crate) fn wait_for(output: &mut impl BufRead, word: &str) -> anyhow::Result<()> {
     let mut line = String::new();
     output.read_line(&mut line)?;
     ensure!(line.trim() == word, "the load ended before `{word}`");

@@ -2,6 +2,7 @@
 //! servers beside them, and waiting.
 #![allow(missing_docs, reason = "tests read well by names")]
 
+pub mod browser;
 pub mod cluster;
 pub mod control;
 pub mod documentation;

@@ -1,76 +1,14 @@
 //! The dashboard's web server: sessions, refusals, answers and streams, at a node and at a control
 //! plane.
 
-use leno_testkit::cluster::{MESH, Node, documents};
+use leno_testkit::browser::{Browser, OWN_REQUEST, control_with_page, events};
+use leno_testkit::cluster::{Node, documents};
 use leno_testkit::control::{Control, text};
 use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
-use leno_testkit::{Answer, Process, curl, eventually, leno_program};
+use leno_testkit::{Process, curl, eventually, leno_program};
 use serde_json::{Value, json};
 use std::fs;
 use std::process::{Command, Stdio};
-use tempfile::TempDir;
-
-const OWN_REQUEST: [&str; 2] = ["--header", "x-leno-dashboard: 1"];
-
-/// A browser with its cookies.
-struct Browser {
-    folder: TempDir,
-    base: String,
-    /// Further arguments for curl.
-    arguments: Vec<String>,
-}
-
-impl Browser {
-    fn new(base: &str, arguments: &[&str]) -> Self {
-        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        Self { folder: tempfile::tempdir().unwrap(), base: base.to_owned(), arguments }
-    }
-
-    fn ask(&self, path: &str, arguments: &[&str]) -> Answer {
-        curl(&format!("{}{path}", self.base), &self.all(arguments).iter().map(String::as_str).collect::<Vec<_>>())
-    }
-
-    fn json(&self, path: &str) -> Value {
-        let answer = self.ask(path, &[]);
-        assert_eq!(answer.status, 200, "{path}: {answer:?}");
-        answer.json()
-    }
-
-    fn status(&self, path: &str, arguments: &[&str]) -> u16 {
-        self.ask(path, arguments).status
-    }
-
-    fn sign_in(&self, token: &str) -> Answer {
-        let body = json!({ "token": token }).to_string();
-        self.ask("session", &[&OWN_REQUEST[..], &["--data-binary", &body]].concat())
-    }
-
-    /// A stream of events, in its output.
-    fn stream(&self, query: &str) -> Process {
-        let mut command = Command::new("curl");
-        command.args(["--silent", "--no-buffer", "--noproxy", "*"]).args(self.all(&[]));
-        Process::spawn(command.arg(format!("{}api/stream?{query}", self.base))).unwrap()
-    }
-
-    fn all(&self, arguments: &[&str]) -> Vec<String> {
-        let cookies = self.folder.path().join("cookies").display().to_string();
-        let own = ["--cookie", &*cookies, "--cookie-jar", &*cookies];
-        own.iter().chain(arguments).map(|&argument| argument.to_owned()).chain(self.arguments.clone()).collect()
-    }
-}
-
-/// The data of a stream's events of one kind.
-fn events(stream: &Process, kind: &str) -> Vec<Value> {
-    let begin = format!("event: {kind}\ndata: ");
-    let output = stream.output();
-    // The last one may not be whole.
-    let whole = output.rsplit_once("\n\n").map_or("", |(whole, _)| whole);
-    whole
-        .split("\n\n")
-        .filter_map(|event| event.strip_prefix(&begin))
-        .map(|data| serde_json::from_str(data).unwrap())
-        .collect()
-}
 
 /// A running `leno dashboard`.
 struct Dashboard {
@@ -103,7 +41,7 @@ impl Dashboard {
     /// A browser that has opened the printed address.
     fn open(&self) -> Browser {
         let browser = Browser::new(&self.base, &[]);
-        let opened = curl(&self.url, &browser.all(&[]).iter().map(String::as_str).collect::<Vec<_>>());
+        let opened = browser.open(&self.url);
         assert!(opened.status == 303 && opened.header("set-cookie").is_some(), "{opened:?}");
         browser
     }
@@ -349,17 +287,10 @@ fn what_pages_can_take_is_bounded() {
         })
         .then_some(())
     });
-    let large = browser.folder.path().join("large");
+    let large = browser.folder().join("large");
     fs::write(&large, format!(r#"{{"documents":"{}"}}"#, "x".repeat(2 << 20))).unwrap();
     let body = format!("@{}", large.display());
     assert_eq!(browser.status("api/replay", &[&OWN_REQUEST[..], &["--data-binary", &body]].concat()), 413);
-}
-
-/// A control plane that serves the page.
-fn control_with_page() -> Control {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("mesh.yaml"), MESH).unwrap();
-    Control::start(folder, &["--mesh", "mesh.yaml", "--dashboard"])
 }
 
 /// A control plane that serves the page, a gateway, and a node with the functions `front` and `back`.
@@ -377,23 +308,18 @@ fn token(control: &Control, role: &str, namespace: &str) -> String {
     text(&control.leno(&["token", "create", "--role", role, "--namespace", namespace])).trim().to_owned()
 }
 
-fn browser_of(control: &Control) -> Browser {
-    let ca = control.path("data/api.pem").display().to_string();
-    Browser::new(&format!("{}/dashboard/", control.url()), &["--cacert", &ca])
-}
-
 #[test]
 fn a_session_at_a_control_plane_has_the_rights_of_its_token() {
     let (control, gateway, _node) = mesh_with_page();
     let reader = token(&control, "reader", "test");
     let stranger = token(&control, "admin", "other");
-    let refused = browser_of(&control);
+    let refused = Browser::of(&control);
     assert_eq!(refused.ask("api/mesh", &[]).json()["sign_in"], "token");
     for bad in ["", "leno.x.y", &reader[1..], &format!("{reader}0")] {
         let answer = refused.sign_in(bad);
         assert!(answer.status == 401 && answer.header("set-cookie").is_none(), "{answer:?}");
     }
-    let (own, other, admin) = (browser_of(&control), browser_of(&control), browser_of(&control));
+    let (own, other, admin) = (Browser::of(&control), Browser::of(&control), Browser::of(&control));
     let answer = own.sign_in(&reader);
     let cookie = answer.header("set-cookie").unwrap();
     assert!(
@@ -472,11 +398,11 @@ fn a_session_at_a_control_plane_has_the_rights_of_its_token() {
     assert_eq!((events(&seen, "ended").len(), admin.status("api/mesh", &[])), (1, 200));
 
     // A token has sixteen sessions. Another one ends the one that is idle longest.
-    let first = browser_of(&control);
+    let first = Browser::of(&control);
     assert_eq!(first.sign_in(&stranger).status, 204);
     assert_eq!(other.status("api/mesh", &[]), 200);
     for _ in 0..15 {
-        assert_eq!(browser_of(&control).sign_in(&stranger).status, 204);
+        assert_eq!(Browser::of(&control).sign_in(&stranger).status, 204);
     }
     assert_eq!(other.status("api/mesh", &[]), 200, "it was used after the first one");
     assert_eq!((first.status("api/mesh", &[]), admin.status("api/mesh", &[])), (401, 200));
@@ -487,7 +413,7 @@ fn the_tokens_of_a_namespace_share_its_sessions_and_streams() {
     let control = control_with_page();
     let [first, second, third] = [(); 3].map(|()| token(&control, "admin", "test"));
     let signed_in = |token: &str| {
-        let browser = browser_of(&control);
+        let browser = Browser::of(&control);
         assert_eq!(browser.sign_in(token).status, 204);
         browser
     };
@@ -511,7 +437,7 @@ fn the_tokens_of_a_namespace_share_its_sessions_and_streams() {
 #[test]
 fn a_control_plane_serves_the_page_only_if_it_is_asked_to() {
     let control = leno_testkit::cluster::control();
-    let browser = browser_of(&control);
+    let browser = Browser::of(&control);
     assert_eq!((browser.status("", &[]), browser.sign_in(&control.token()).status), (404, 404));
     // The command works with its API all the same.
     let child = control.begin(&["dashboard", "--no-open"]);
