@@ -12,6 +12,7 @@ mod dashboard;
 mod documents;
 mod error;
 mod expiry;
+mod flows;
 mod forward;
 mod history;
 mod leading;

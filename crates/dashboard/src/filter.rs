@@ -1,10 +1,10 @@
 //! Selects flows, for `leno observe` and for the page.
 
-use leno_telemetry::flows::Flow;
-use serde::Deserialize;
+use leno_telemetry::flows::{Flow, Flows};
+use serde::{Deserialize, Serialize};
 
 /// Which flows are wanted: those that match all fields.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FlowFilter {
     /// A function at one end, caller or callee: `name`, or `namespace/name`.
     pub function: Option<String>,
@@ -18,6 +18,35 @@ pub struct FlowFilter {
     pub rule: Option<String>,
     /// The kind of the flow.
     pub kind: Option<String>,
+}
+
+/// A question to a control plane for flows: the parameters of `/v1/flows`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct FlowQuery<'a> {
+    /// `after` of the answer before.
+    pub after: Option<&'a str>,
+    /// At most so many, the latest ones.
+    pub last: Option<u32>,
+    /// Which ones.
+    #[serde(flatten)]
+    pub filter: &'a FlowFilter,
+}
+
+impl FlowQuery<'_> {
+    /// The path and query of a request.
+    pub fn path(&self) -> String {
+        // It has no failing types.
+        format!("/v1/flows?{}", serde_urlencoded::to_string(self).unwrap_or_default())
+    }
+
+    /// Applies the query to the answer of a node, which is for all flows.
+    pub fn select(&self, answer: &mut Flows) {
+        answer.flows.retain(|flow| self.filter.matches(flow));
+        let last = self.last.map_or(usize::MAX, |last| last as usize);
+        let beyond = answer.flows.len().saturating_sub(last);
+        answer.flows.drain(..beyond);
+        answer.missed += beyond as u64;
+    }
 }
 
 impl FlowFilter {
@@ -53,6 +82,19 @@ fn concerns(flow: &Flow, function: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_query_has_the_parameters_of_the_api_and_selects_the_last_ones() {
+        let filter = FlowFilter { path: Some("/a b*&x".to_owned()), port: Some(80), ..FlowFilter::default() };
+        let query = FlowQuery { after: Some("one:7-1"), last: Some(2), filter: &filter };
+        assert_eq!(query.path(), "/v1/flows?after=one%3A7-1&last=2&path=%2Fa+b*%26x&port=80");
+        let denied = FlowFilter { verdict: Some("deny".to_owned()), ..FlowFilter::default() };
+        let flow = |status, verdict: &str| Flow { status, verdict: verdict.to_owned(), ..Flow::default() };
+        let flows = vec![flow(1, "deny"), flow(2, "deny"), flow(3, "deny"), flow(4, "allow")];
+        let mut answer = Flows { flows, missed: 5, next: String::new() };
+        FlowQuery { after: None, last: Some(2), filter: &denied }.select(&mut answer);
+        assert_eq!((answer.flows.iter().map(|flow| flow.status).collect::<Vec<_>>(), answer.missed), (vec![2, 3], 6));
+    }
 
     #[test]
     fn a_function_is_found_at_both_ends() {

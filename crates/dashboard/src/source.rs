@@ -1,6 +1,7 @@
 //! The process that answers questions about the mesh: a node at its admin address, or a control plane
 //! through its API.
 
+use crate::filter::FlowQuery;
 use crate::mesh::Mesh;
 use crate::status;
 use async_trait::async_trait;
@@ -40,6 +41,12 @@ pub trait Source: Send + Sync + 'static {
     /// Whose share of sessions and streams its pages take.
     fn tenant(&self) -> String {
         String::new()
+    }
+
+    /// The rights that decide on its answers. Pages of sources with the same rights share answers;
+    /// `None`: only pages with the same credentials do.
+    fn rights_of_answers(&self) -> Option<String> {
+        None
     }
 
     /// Whether its credentials are still valid, as far as this process knows.
@@ -216,16 +223,17 @@ impl dyn Source {
         }
     }
 
-    /// Flows since an earlier answer, and nodes that did not answer. Without one: all that nodes keep.
-    pub async fn flows(&self, after: Option<&str>) -> Result<(Flows, Vec<String>), Failure> {
+    /// Flows, and nodes that did not answer. Without an earlier answer: of all that nodes keep.
+    pub async fn flows(&self, query: &FlowQuery<'_>) -> Result<(Flows, Vec<String>), Failure> {
         match self.kind() {
             SourceKind::Node => {
-                let query = after.map(|after| format!("?{after}")).unwrap_or_default();
-                Ok((self.get(&format!("/flows{query}")).await?, Vec::new()))
+                let after = query.after.map(|after| format!("?{after}")).unwrap_or_default();
+                let mut answer = self.get(&format!("/flows{after}")).await?;
+                query.select(&mut answer);
+                Ok((answer, Vec::new()))
             }
             SourceKind::ControlPlane => {
-                let path = format!("/v1/flows?after={}", after.unwrap_or_default());
-                let FlowPage { rows: flows, missing, missed, after: next } = self.get(&path).await?;
+                let FlowPage { rows: flows, missing, missed, after: next } = self.get(&query.path()).await?;
                 Ok((Flows { flows, missed, next }, missing))
             }
         }

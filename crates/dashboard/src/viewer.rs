@@ -1,14 +1,13 @@
-//! The answers that all pages with the same credentials share. A question reaches the source only when
+//! The answers that all pages with the same rights share. A question reaches the source only when
 //! a page asks and no answer is fresh, so without a page the source has no work.
 
-use crate::filter::FlowFilter;
+use crate::filter::{FlowFilter, FlowQuery};
 use crate::graph::Graph;
 use crate::history::History;
 use crate::source::{Failure, Rows, Source, SourceKind};
-use leno_telemetry::flows::Flow;
-use serde::Serialize;
-use std::collections::{BTreeMap, HashSet, VecDeque};
-use std::sync::{Arc, PoisonError};
+use leno_telemetry::flows::Flows;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::sleep;
@@ -21,9 +20,7 @@ const LISTING: Duration = Duration::from_secs(1);
 /// Pause between two questions for flows, to a node and to a control plane, which asks all nodes.
 const FLOWS_OF_NODE: Duration = Duration::from_millis(250);
 const FLOWS_OF_ALL: Duration = Duration::from_secs(1);
-/// After this time without questions, flows begin anew.
-const FORGOTTEN: Duration = Duration::from_secs(30);
-/// Without pages for this time, all answers are forgotten.
+/// Without pages for this time, looks at the mesh are forgotten.
 const UNUSED: Duration = Duration::from_secs(900);
 /// Most flows that are kept, which are also the most for a new page, and most in one batch.
 const KEPT_FLOWS: usize = 1000;
@@ -33,15 +30,26 @@ const ALL_FLOWS: Duration = Duration::from_secs(2);
 /// Most streams of pages with these credentials.
 const STREAMS: usize = 16;
 
-/// The shared answers of one source.
+/// The pages of one credential.
 pub(crate) struct Viewer {
     pub(crate) source: Arc<dyn Source>,
     /// The source's tenant.
     pub(crate) tenant: String,
     /// Permits for streams.
     pub(crate) streams: Arc<Semaphore>,
+    /// Shared with the credentials that have the same rights.
+    pub(crate) answers: Arc<SharedAnswers>,
+}
+
+/// The answers to all credentials with the same rights. The one whose page asks first is used to ask
+/// the source.
+#[derive(Default)]
+pub(crate) struct SharedAnswers {
     graphs: Mutex<Graphs>,
-    flows: Mutex<FlowLog>,
+    /// By filter, as long as a page follows them.
+    flows: std::sync::Mutex<BTreeMap<FlowFilter, Weak<Mutex<FlowLog>>>>,
+    /// When the source was asked for all flows that nodes keep.
+    asked_for_all: Mutex<Option<Instant>>,
     listings: std::sync::Mutex<BTreeMap<&'static str, Arc<Mutex<Option<Listing>>>>>,
 }
 
@@ -58,19 +66,21 @@ struct Graphs {
     by_window: BTreeMap<u64, Arc<str>>,
 }
 
-/// The latest flows. Flows have numbers in the order of their arrival.
+/// The latest flows that match a filter. Flows have numbers in the order of their arrival.
 #[derive(Default)]
-struct FlowLog {
-    flows: VecDeque<Flow>,
+pub(crate) struct FlowLog {
+    filter: FlowFilter,
+    /// As JSON.
+    flows: VecDeque<String>,
     /// The number of the next flow.
     next: u64,
-    /// Flows that nodes forgot before they were read, since the start.
+    /// Flows that nodes forgot or left out, since the start.
     missed: u64,
     /// Where the source's next answer begins.
     after: Option<String>,
     asked: Option<(Instant, Result<(), Failure>)>,
-    /// When the source was asked for all flows.
-    asked_for_all: Option<Instant>,
+    /// The latest batch, which all pages get, and its position.
+    batch: Option<(FlowPosition, Arc<str>)>,
 }
 
 /// Where a page's next flows begin.
@@ -80,83 +90,76 @@ pub(crate) struct FlowPosition {
     missed: u64,
 }
 
-/// Flows for a page.
-#[derive(Debug, Serialize)]
-pub(crate) struct FlowBatch {
-    pub(crate) flows: Vec<Flow>,
-    /// Flows that match the filter and that the page does not get, and all that nodes forgot.
-    pub(crate) missed: u64,
-}
-
 impl Viewer {
-    pub(crate) fn new(source: Arc<dyn Source>) -> Self {
-        Self {
-            tenant: source.tenant(),
-            source,
-            streams: Arc::new(Semaphore::new(STREAMS)),
-            graphs: Mutex::default(),
-            flows: Mutex::default(),
-            listings: std::sync::Mutex::default(),
-        }
+    pub(crate) fn new(source: Arc<dyn Source>, answers: Arc<SharedAnswers>) -> Self {
+        Self { tenant: source.tenant(), source, streams: Arc::new(Semaphore::new(STREAMS)), answers }
     }
 
     /// The graph with the traffic of one of [`WINDOWS`], as JSON.
     pub(crate) async fn graph(&self, window: u64) -> Result<Arc<str>, Failure> {
-        let mut graphs = self.graphs.lock().await;
+        let mut graphs = self.answers.graphs.lock().await;
         let is_fresh = |asked: &(Instant, _)| asked.0.elapsed() < LOOK;
         if !graphs.asked.as_ref().is_some_and(is_fresh) {
             let began = Instant::now();
-            let answer = self.source.look().await.map(|mesh| graphs.history.push(mesh));
+            let answer = self.shared(self.source.look().await)?.map(|mesh| graphs.history.push(mesh));
             graphs.by_window.clear();
             graphs.asked = Some((began, answer));
         }
         graphs.of(window)
     }
 
-    /// Flows that arrived after a position. Without one, the latest that nodes keep.
+    /// The flows that match a filter, to follow.
+    pub(crate) fn follow(&self, filter: &FlowFilter) -> Arc<Mutex<FlowLog>> {
+        let mut logs = self.answers.flows.lock().unwrap_or_else(PoisonError::into_inner);
+        logs.retain(|_, log| log.strong_count() > 0);
+        logs.get(filter).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let log = Arc::new(Mutex::new(FlowLog { filter: filter.clone(), ..FlowLog::default() }));
+            logs.insert(filter.clone(), Arc::downgrade(&log));
+            log
+        })
+    }
+
+    /// Flows that arrived after a position, or the latest ones, as JSON: `flows`, and `missed`, those
+    /// that match the filter and that the page does not get, and all that nodes forgot. `None`: nothing
+    /// has arrived.
     pub(crate) async fn flows(
         &self,
+        log: &Mutex<FlowLog>,
         position: Option<FlowPosition>,
-        filter: &FlowFilter,
-    ) -> Result<(FlowBatch, FlowPosition), Failure> {
-        let mut log = self.flows.lock().await;
-        self.refresh(&mut log).await?;
-        let is_new = position.is_none() && *filter != FlowFilter::default();
-        // Of the flows that match, nodes may keep earlier ones than the latest of all.
-        let earlier = if is_new && log.is_full() { self.earlier(&mut log, filter).await? } else { Vec::new() };
-        Ok(log.since(position, filter, earlier))
-    }
-
-    /// Asks for new flows, unless that was just done.
-    async fn refresh(&self, log: &mut FlowLog) -> Result<(), Failure> {
-        let age = log.asked.as_ref().map(|(at, _)| at.elapsed());
-        if age.is_none_or(|age| age >= self.flow_pause()) {
-            if age.is_some_and(|age| age >= FORGOTTEN) {
-                (log.after, log.flows) = Default::default();
+    ) -> Result<(Option<Arc<str>>, FlowPosition), Failure> {
+        let mut log = log.lock().await;
+        if log.asked.as_ref().is_none_or(|(at, _)| at.elapsed() >= self.flow_pause()) {
+            let is_first = log.after.is_none();
+            if is_first {
+                self.take_turn().await;
             }
-            self.ask(log).await;
+            let began = Instant::now();
+            let last = u32::try_from(if is_first { KEPT_FLOWS } else { BATCH }).ok();
+            let query = FlowQuery { after: log.after.as_deref(), last, filter: &log.filter };
+            let answer = self.shared(self.source.flows(&query).await)?;
+            log.asked = Some((began, answer.map(|(answer, _)| log.add(&answer))));
         }
-        log.asked.as_ref().map_or(Ok(()), |(_, answer)| answer.clone())
+        if let Some((_, Err(failure))) = &log.asked {
+            return Err(failure.clone());
+        }
+        Ok(log.since(position))
     }
 
-    async fn ask(&self, log: &mut FlowLog) {
-        let began = Instant::now();
-        let answer = self.source.flows(log.after.as_deref()).await;
-        log.asked = Some((began, answer.map(|(answer, _)| log.add(answer.flows, answer.missed, answer.next))));
+    /// Waits until nodes may be asked for all flows that they keep: that takes them a while.
+    async fn take_turn(&self) {
+        let mut asked = self.answers.asked_for_all.lock().await;
+        if let Some(at) = *asked {
+            sleep(ALL_FLOWS.saturating_sub(at.elapsed())).await;
+        }
+        *asked = Some(Instant::now());
     }
 
-    /// All flows that nodes keep and that match, without those of the log.
-    async fn earlier(&self, log: &mut FlowLog, filter: &FlowFilter) -> Result<Vec<Flow>, Failure> {
-        if let Some(asked) = log.asked_for_all {
-            sleep(ALL_FLOWS.saturating_sub(asked.elapsed())).await;
+    /// An answer that all pages may have: not the refusal of credentials that are valid no more.
+    fn shared<T>(&self, answer: Result<T, Failure>) -> Result<Result<T, Failure>, Failure> {
+        match answer {
+            Err(failure) if !self.source.is_valid() => Err(failure),
+            answer => Ok(answer),
         }
-        log.asked_for_all = Some(Instant::now());
-        let (mut all, _) = self.source.flows(None).await?;
-        // So the log has all that arrived until now, and the others are earlier.
-        self.ask(log).await;
-        let known: HashSet<_> = log.flows.iter().map(identity).collect();
-        all.flows.retain(|flow| filter.matches(flow) && !known.contains(&identity(flow)));
-        Ok(all.flows)
     }
 
     /// Pause of a page between two questions for flows.
@@ -169,13 +172,14 @@ impl Viewer {
 
     /// The rows of a listing.
     pub(crate) async fn rows(&self, listing: &'static str) -> Result<Rows, Failure> {
-        let shared = self.listings.lock().unwrap_or_else(PoisonError::into_inner).entry(listing).or_default().clone();
+        let shared =
+            self.answers.listings.lock().unwrap_or_else(PoisonError::into_inner).entry(listing).or_default().clone();
         let mut entry = shared.clone().lock_owned().await;
         match &*entry {
             Some((at, answer)) if at.elapsed() < LISTING => answer.clone(),
             _ => {
                 let began = Instant::now();
-                let answer = self.source.rows(listing).await;
+                let answer = self.shared(self.source.rows(listing).await)?;
                 *entry = Some((began, answer.clone()));
                 drop(entry);
                 tokio::spawn(async move {
@@ -187,20 +191,11 @@ impl Viewer {
         }
     }
 
-    /// Forgets answers that no page has asked for since long.
+    /// Forgets looks at the mesh if no page has asked for them since long.
     pub(crate) async fn forget_unused(&self) {
-        let is_old = |asked: &Option<(Instant, Result<(), Failure>)>| {
-            asked.as_ref().is_some_and(|(at, _)| at.elapsed() >= UNUSED)
-        };
-        let mut graphs = self.graphs.lock().await;
-        if is_old(&graphs.asked) {
+        let mut graphs = self.answers.graphs.lock().await;
+        if graphs.asked.as_ref().is_some_and(|(at, _)| at.elapsed() >= UNUSED) {
             *graphs = Graphs::default();
-        }
-        let mut log = self.flows.lock().await;
-        if is_old(&log.asked) {
-            // Pages that ask again go on counting.
-            let FlowLog { next, missed, .. } = *log;
-            *log = FlowLog { next, missed, ..FlowLog::default() };
         }
     }
 }
@@ -223,45 +218,40 @@ impl Graphs {
 }
 
 impl FlowLog {
-    fn add(&mut self, flows: Vec<Flow>, missed: u64, after: String) {
-        self.next += flows.len() as u64;
-        self.missed += missed;
-        self.flows.extend(flows);
+    fn add(&mut self, answer: &Flows) {
+        self.next += answer.flows.len() as u64;
+        self.missed += answer.missed;
+        // It has no failing types.
+        self.flows.extend(answer.flows.iter().filter_map(|flow| serde_json::to_string(flow).ok()));
         let beyond = self.flows.len().saturating_sub(KEPT_FLOWS);
         self.flows.drain(..beyond);
-        self.after = Some(after);
+        self.after = Some(answer.next.clone());
+        self.batch = None;
     }
 
-    /// Whether it may have forgotten flows that nodes keep.
-    fn is_full(&self) -> bool {
-        self.flows.len() >= KEPT_FLOWS
-    }
-
-    /// Flows after a position; without one, `earlier` ones too.
-    fn since(
-        &self,
-        position: Option<FlowPosition>,
-        filter: &FlowFilter,
-        earlier: Vec<Flow>,
-    ) -> (FlowBatch, FlowPosition) {
+    fn since(&mut self, position: Option<FlowPosition>) -> (Option<Arc<str>>, FlowPosition) {
         let here = FlowPosition { next: self.next, missed: self.missed };
-        let new = position.map_or(u64::MAX, |position| self.next - position.next);
-        let kept = self.flows.len() as u64;
-        let skip = usize::try_from(kept.saturating_sub(new)).unwrap_or(usize::MAX);
-        let mut flows = earlier;
-        flows.extend(self.flows.iter().skip(skip).filter(|flow| filter.matches(flow)).cloned());
-        let beyond = flows.len().saturating_sub(if position.is_none() { KEPT_FLOWS } else { BATCH });
-        flows.drain(..beyond);
-        // A new page asks for no earlier flows than the last ones.
-        let missed =
-            position.map_or(0, |position| self.missed - position.missed + new.saturating_sub(kept) + beyond as u64);
-        (FlowBatch { flows, missed }, here)
+        if position == Some(here) {
+            return (None, here);
+        }
+        // A new page asks for no earlier flows than the last ones, and has missed none.
+        let Some(from) = position else { return (Some(self.text(KEPT_FLOWS, 0)), here) };
+        if let Some((_, batch)) = self.batch.as_ref().filter(|(position, _)| *position == from) {
+            return (Some(batch.clone()), here);
+        }
+        let new = self.next - from.next;
+        let shown = new.min(BATCH as u64);
+        let batch = self.text(usize::try_from(shown).unwrap_or(BATCH), self.missed - from.missed + new - shown);
+        self.batch = Some((from, batch.clone()));
+        (Some(batch), here)
     }
-}
 
-/// What tells a flow apart from others.
-fn identity(flow: &Flow) -> [&str; 6] {
-    [&flow.node, &flow.time, &flow.kind, &flow.request_id, &flow.source, &flow.host]
+    /// The last flows, at most so many.
+    fn text(&self, count: usize, missed: u64) -> Arc<str> {
+        let skipped = self.flows.len().saturating_sub(count);
+        let flows: Vec<&str> = self.flows.iter().skip(skipped).map(String::as_str).collect();
+        format!(r#"{{"flows":[{}],"missed":{missed}}}"#, flows.join(",")).into()
+    }
 }
 
 #[cfg(test)]

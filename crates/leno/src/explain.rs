@@ -12,7 +12,7 @@ use crate::remote::{self, Server};
 use crate::screen::{shown, shown_all, shown_json};
 use crate::telemetry;
 use anyhow::{Context, Result, bail, ensure};
-use leno_dashboard::filter::FlowFilter;
+use leno_dashboard::filter::{FlowFilter, FlowQuery};
 use leno_telemetry::ring::Explanation;
 use serde_json::Value;
 use std::process::ExitCode;
@@ -96,10 +96,10 @@ fn records(source: &Source, id: &str) -> Result<Vec<Value>> {
 
 /// The ID of the only request whose ID begins so; without one, of the last request.
 fn find(source: &Source, prefix: Option<&str>, filter: &observe::Filter) -> Result<String> {
-    let flows = observe::look(source, None, &mut Vec::new())?.flows;
-    let wanted = FlowFilter::from(filter);
+    let query = FlowQuery { after: None, last: None, filter: &FlowFilter::from(filter) };
+    let flows = observe::look(source, &query, &mut Vec::new())?.flows;
     let mut ids: Vec<&str> = Vec::new();
-    for flow in flows.iter().filter(|flow| !flow.request_id.is_empty() && wanted.matches(flow)) {
+    for flow in flows.iter().filter(|flow| !flow.request_id.is_empty()) {
         if flow.request_id.starts_with(prefix.unwrap_or_default()) && !ids.contains(&&*flow.request_id) {
             ids.push(&flow.request_id);
         }

@@ -8,7 +8,7 @@ use crate::remote::{self, Server};
 use crate::screen::{shown, shown_json};
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use leno_dashboard::filter::FlowFilter;
+use leno_dashboard::filter::{FlowFilter, FlowQuery};
 use leno_telemetry::flows::{Flow, Flows};
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -73,7 +73,7 @@ pub(crate) struct Printing {
     format: Format,
     /// Print the last N flows that the node keeps, and end.
     #[arg(long, value_name = "N")]
-    last: Option<usize>,
+    last: Option<u32>,
 }
 
 /// Prints flows until interrupted, or the last ones.
@@ -85,18 +85,14 @@ pub(crate) fn run((node, server): (&NodeAddress, &Server), filter: &Filter, prin
     let mut seen: Option<String> = None;
     loop {
         let first = seen.is_none();
-        let answer = look(&source, seen.as_deref(), &mut told)?;
-        let mut flows: Vec<&Flow> = answer.flows.iter().filter(|flow| wanted.matches(flow)).collect();
-        match printing.last {
-            Some(last) => drop(flows.drain(..flows.len().saturating_sub(last))),
-            // Without --last, earlier flows are dropped.
-            None if first => flows.clear(),
-            None => {}
-        }
-        if answer.missed > 0 {
+        // Without --last, earlier flows are not shown.
+        let last = printing.last.or(first.then_some(0));
+        let query = FlowQuery { after: seen.as_deref(), last, filter: &wanted };
+        let answer = look(&source, &query, &mut told)?;
+        if answer.missed > 0 && !first {
             eprintln!("leno: {} flows were forgotten before they could be shown", answer.missed);
         }
-        for flow in flows {
+        for flow in &answer.flows {
             if printing.format.is_json() {
                 println!("{}", shown_json(&serde_json::to_string(flow)?));
             } else {
@@ -111,16 +107,18 @@ pub(crate) fn run((node, server): (&NodeAddress, &Server), filter: &Filter, prin
     }
 }
 
-/// Flows since an earlier answer. `told`: the nodes that did not answer, which the user knows.
-pub(crate) fn look(source: &Source, seen: Option<&str>, told: &mut Vec<String>) -> Result<Flows> {
+/// Flows of a node or of all. `told`: the nodes that did not answer, which the user knows.
+pub(crate) fn look(source: &Source, query: &FlowQuery<'_>, told: &mut Vec<String>) -> Result<Flows> {
     let node = match source {
-        Source::ControlPlane(connection) => return remote::flows(connection, seen, told),
+        Source::ControlPlane(connection) => return remote::flows(connection, query, told),
         Source::Node(node) => node,
     };
-    let path = seen.map_or_else(|| "/flows".to_owned(), |seen| format!("/flows?{seen}"));
+    let path = query.after.map_or_else(|| "/flows".to_owned(), |after| format!("/flows?{after}"));
     let (status, body) = node.ask(&path)?;
     ensure!(status == 200, "the node at {} answered {status}: {}", node.admin, shown(body.trim_end()));
-    serde_json::from_str(&body).context("the node's answer is not JSON")
+    let mut answer: Flows = serde_json::from_str(&body).context("the node's answer is not JSON")?;
+    query.select(&mut answer);
+    Ok(answer)
 }
 
 impl From<&Filter> for FlowFilter {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 /// Maximum size of the rows in one answer, in bytes.
 const MAX_ROWS: u32 = 1 << 20;
-/// Maximum length of an argument, in bytes: positions in the records of some hundred workers.
+/// Maximum length of an argument and of a filter, in bytes: positions in the records of some hundred workers.
 const MAX_ARGUMENT: usize = 4 << 10;
 /// Maximum number of namespaces in one question.
 const MAX_NAMESPACES: usize = 1000;
@@ -50,6 +50,12 @@ impl View {
         (Self::Alerts, "alerts"),
     ];
 
+    /// A query for its rows of all namespaces. The limit is still 0.
+    pub fn query(self, argument: impl Into<String>) -> ViewQuery {
+        let (argument, filter, namespaces) = (argument.into(), String::new(), BTreeSet::new());
+        ViewQuery { view: self, argument, namespaces, limit: 0, filter, last: None }
+    }
+
     fn name(self) -> &'static str {
         Self::ALL.iter().find(|(view, _)| *view == self).map_or("", |(_, name)| name)
     }
@@ -68,6 +74,10 @@ pub struct ViewQuery {
     pub namespaces: BTreeSet<String>,
     /// Bytes of rows that the answer may have.
     pub limit: u32,
+    /// Of flows: which ones, as a JSON object; empty: all. Nodes of earlier releases answer with all.
+    pub filter: String,
+    /// At most so many rows, the last ones. Nodes of earlier releases answer with all that fit.
+    pub last: Option<u32>,
 }
 
 /// The rows of a view.
@@ -83,24 +93,28 @@ pub struct ViewRows {
 
 impl ViewQuery {
     pub(crate) fn from_wire(sent: v1::ReadView) -> Result<Self, BadQuestion> {
-        let v1::ReadView { view, argument, namespaces, limit } = sent;
+        let v1::ReadView { view, argument, namespaces, limit, filter, last } = sent;
         let (view, _) = *View::ALL.iter().find(|(_, name)| *name == view).ok_or(BadQuestion::Unknown)?;
-        if argument.len() > MAX_ARGUMENT || namespaces.len() > MAX_NAMESPACES {
-            return Err(BadQuestion::ViewTooLarge);
-        }
-        Ok(Self { view, argument, namespaces: namespaces.into_iter().collect(), limit: limit.min(MAX_ROWS) })
+        let (namespaces, limit) = (namespaces.into_iter().collect(), limit.min(MAX_ROWS));
+        Self { view, argument, namespaces, limit, filter, last }.checked()
     }
 
     pub(crate) fn to_wire(&self) -> Result<v1::ReadView, BadQuestion> {
-        if self.argument.len() > MAX_ARGUMENT || self.namespaces.len() > MAX_NAMESPACES {
-            return Err(BadQuestion::ViewTooLarge);
-        }
+        let Self { view, argument, namespaces, limit, filter, last } = self.clone().checked()?;
         Ok(v1::ReadView {
-            view: self.view.name().to_owned(),
-            argument: self.argument.clone(),
-            namespaces: self.namespaces.iter().cloned().collect(),
-            limit: self.limit.min(MAX_ROWS),
+            view: view.name().to_owned(),
+            argument,
+            namespaces: namespaces.into_iter().collect(),
+            limit: limit.min(MAX_ROWS),
+            filter,
+            last,
         })
+    }
+
+    fn checked(self) -> Result<Self, BadQuestion> {
+        let is_small = self.argument.len() <= MAX_ARGUMENT && self.filter.len() <= MAX_ARGUMENT;
+        let fits = is_small && self.namespaces.len() <= MAX_NAMESPACES;
+        fits.then_some(self).ok_or(BadQuestion::ViewTooLarge)
     }
 
     pub(crate) fn check(&self, answer: &ViewRows) -> Result<(), BadAnswer> {

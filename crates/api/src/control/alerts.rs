@@ -6,7 +6,7 @@ use super::leading::Leading;
 use super::service::Service;
 use super::tokens::Caller;
 use super::types::Refusal;
-use super::views::{ViewFilter, ViewPage};
+use super::views::ViewPage;
 use crate::alerts::{self, Alert, Decisions, Severity, beginnings};
 use axum::Json;
 use axum::extract::State;
@@ -17,7 +17,7 @@ use std::time::{Instant, SystemTime};
 
 impl Service {
     async fn alerts(&self, caller: &Caller) -> Result<ViewPage, ApiError> {
-        let mut page = self.view(caller, View::Alerts, (&ViewFilter::default(), "")).await?;
+        let mut page: ViewPage = self.view(caller, None, View::Alerts.query("")).await?;
         let (mut all, missing) = read(std::mem::take(&mut page.rows));
         page.missing.extend(missing);
         let mut own = self.alerts_of_leader(&*self.leading()?).await;

@@ -46,6 +46,7 @@ pub fn page(service: &Arc<Service>, url: &str) -> Result<Page> {
             url: url.clone(),
             token: Zeroizing::new(token.to_owned()),
             tenant: caller.tenant(),
+            rights: format!("{:?} {:?}", caller.role, caller.namespaces),
         };
         Some(Arc::new(bearer) as Arc<dyn Source>)
     };
@@ -84,6 +85,8 @@ struct TokenBearer {
     url: Arc<str>,
     token: Zeroizing<String>,
     tenant: String,
+    /// Answers of the API differ by these alone.
+    rights: String,
 }
 
 #[async_trait]
@@ -98,6 +101,10 @@ impl Source for TokenBearer {
 
     fn tenant(&self) -> String {
         self.tenant.clone()
+    }
+
+    fn rights_of_answers(&self) -> Option<String> {
+        Some(self.rights.clone())
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, Bytes), String> {

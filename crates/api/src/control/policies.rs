@@ -4,7 +4,7 @@ use super::error::ApiError;
 use super::service::Service;
 use super::tokens::Caller;
 use super::types::{Refusal, Role};
-use super::views::{rejections, rows_of};
+use super::views::{ViewPage, rejections, rows_of};
 use crate::policies::{FunctionPolicies, callers_of};
 use axum::Json;
 use axum::extract::{Path, State};
@@ -12,7 +12,7 @@ use leno_model::FunctionId;
 use leno_telemetry::metrics::RuleHits;
 use leno_wire::{View, ViewQuery};
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Service {
@@ -27,9 +27,9 @@ impl Service {
         let config = definitions.as_ref().and_then(|definitions| definitions.configs.get(id));
         let config = config.ok_or_else(|| ApiError::NotFound(format!("function, job or External {id}")))?;
         let namespaces = BTreeSet::from([id.namespace.clone()]);
-        let query = ViewQuery { view: View::Rules, argument: id.to_string(), namespaces, limit: 0 };
+        let query = ViewQuery { namespaces, ..View::Rules.query(id.to_string()) };
         let control = &leading.control;
-        let page = rows_of(control, control.nodes_of(id), &query, BTreeMap::new()).await;
+        let page: ViewPage = rows_of(control, control.nodes_of(id), &query).await;
         let mut missing = page.missing;
         if page.missed > 0 {
             missing.push(format!("the hits of {} rules are left out", page.missed));

@@ -7,6 +7,7 @@ use super::alerts;
 use super::audit;
 use super::error::ApiError;
 use super::expiry;
+use super::flows;
 use super::forward;
 use super::history;
 use super::policies;
@@ -59,7 +60,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         .route("/v1/functions/{namespace}/{name}/policies", get(policies::policies))
         .route("/v1/instances", get(views::instances))
         .route("/v1/events", get(views::events))
-        .route("/v1/flows", get(views::flows))
+        .route("/v1/flows", get(flows::flows))
         .route("/v1/edges", get(views::edges))
         .route("/v1/rules", get(views::rules))
         .route("/v1/destinations", get(views::destinations))
@@ -110,7 +111,7 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         policies::policies,
         views::instances,
         views::events,
-        views::flows,
+        flows::flows,
         views::edges,
         views::rules,
         views::destinations,

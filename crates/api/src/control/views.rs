@@ -1,4 +1,4 @@
-//! Views of nodes, put together: instances, events, flows and explanations.
+//! Views of nodes, put together: instances, events, counts and explanations.
 
 use super::error::ApiError;
 use super::queries::{MAX_NODES, why_not};
@@ -14,7 +14,7 @@ use leno_control::{Control, FunctionStatus, JobStatus, RevisionStatus, RolloutEv
 use leno_model::{FunctionId, revision};
 use leno_wire::{Answer, Question, Subject, View, ViewQuery};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,10 +29,10 @@ const LOOK_UP: Duration = Duration::from_secs(5);
 
 /// Rows of nodes.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
-pub struct ViewPage {
+pub struct ViewPage<T = Value> {
     /// Each names its node: `node`, or `recorded_by` of a hop of a request.
     #[schema(value_type = Vec<Object>)]
-    pub rows: Vec<Value>,
+    pub rows: Vec<T>,
     /// Nodes that did not answer, and why.
     pub missing: Vec<String>,
     /// Rows that nodes have forgotten, or that the answer could not have.
@@ -50,39 +50,48 @@ pub(super) struct ViewFilter {
     /// Only rows of this node.
     #[serde(default)]
     pub node: Option<String>,
-    /// Of flows: `after` of the answer before.
-    #[serde(default)]
-    pub after: String,
+}
+
+/// A row of a node's view.
+pub(super) trait Row: Sized {
+    /// Reads a row, and names its node in this field.
+    fn read(text: &str, field: &str, node: &str) -> Option<Self>;
+}
+
+impl Row for Value {
+    fn read(text: &str, field: &str, node: &str) -> Option<Self> {
+        let mut row: Map<String, Self> = serde_json::from_str(text).ok()?;
+        row.insert(field.to_owned(), Self::String(node.to_owned()));
+        Some(Self::Object(row))
+    }
 }
 
 type Filter = Result<Query<ViewFilter>, QueryRejection>;
 
 impl Service {
-    /// Asks nodes for the rows of a view that the caller may read.
-    pub(super) async fn view(
+    /// Asks nodes, or one of them, for the rows of a view that the caller may read.
+    pub(super) async fn view<T: Row>(
         &self,
         caller: &Caller,
-        view: View,
-        (filter, argument): (&ViewFilter, &str),
-    ) -> Result<ViewPage, ApiError> {
+        node: Option<&str>,
+        query: ViewQuery,
+    ) -> Result<ViewPage<T>, ApiError> {
         caller.needs(Role::Reader)?;
         let control = self.leading()?.control.clone();
-        let before = positions(&filter.after);
         let mut nodes = control.nodes_with(&caller.namespaces);
-        if let Some(node) = &filter.node {
-            nodes.retain(|known| **known == **node);
+        if let Some(node) = node {
+            nodes.retain(|known| **known == *node);
             if nodes.is_empty() {
                 return Err(ApiError::NotFound(format!("node {node} that the token may ask")));
             }
         }
-        let namespaces = caller.namespaces.clone();
-        let query = ViewQuery { view, argument: argument.to_owned(), namespaces, limit: 0 };
-        Ok(rows_of(&control, nodes, &query, before).await)
+        let query = ViewQuery { namespaces: caller.namespaces.clone(), ..query };
+        Ok(rows_of(&control, nodes, &query).await)
     }
 
     /// The instances of revisions on all nodes. Those of a later release may be of another form.
     async fn progress(&self, caller: &Caller) -> Result<(ViewPage, Vec<RevisionProgress>), ApiError> {
-        let mut page = self.view(caller, View::Functions, (&ViewFilter::default(), "")).await?;
+        let mut page: ViewPage = self.view(caller, None, View::Functions.query("")).await?;
         let rows = std::mem::take(&mut page.rows);
         let all = rows.len();
         let progress: Vec<_> = rows.into_iter().filter_map(|row| serde_json::from_value(row).ok()).collect();
@@ -123,14 +132,11 @@ impl Service {
     }
 }
 
-/// Asks these nodes for rows of a view. Each answer of flows begins where the one `before` ended.
-pub(super) async fn rows_of(
-    control: &Control,
-    mut nodes: Vec<Arc<str>>,
-    query: &ViewQuery,
-    before: BTreeMap<String, String>,
-) -> ViewPage {
-    let (mut page, mut after) = (ViewPage::default(), before.clone());
+/// Asks these nodes for rows of a view. The argument of flows is `after` of the answer before.
+pub(super) async fn rows_of<T: Row>(control: &Control, mut nodes: Vec<Arc<str>>, query: &ViewQuery) -> ViewPage<T> {
+    let before = if query.view == View::Flows { positions(&query.argument) } else { BTreeMap::new() };
+    let mut after = before.clone();
+    let mut page = ViewPage { rows: Vec::new(), missing: Vec::new(), missed: 0, after: String::new() };
     for node in nodes.drain(nodes.len().min(MAX_NODES)..) {
         page.missing.push(format!("node {node}: at most {MAX_NODES} nodes are asked at once; name it with --node"));
     }
@@ -165,14 +171,12 @@ pub(super) async fn rows_of(
         if query.view == View::Flows {
             after.insert(node.to_string(), rows.next);
         }
-        for row in rows.rows {
-            match serde_json::from_str(&row) {
-                Ok(Value::Object(mut row)) => {
-                    row.insert(name.to_owned(), Value::String(node.to_string()));
-                    page.rows.push(Value::Object(row));
-                }
-                _ => page.missing.push(format!("node {node}: one of its rows is not JSON")),
-            }
+        let read = rows.rows.iter().filter_map(|row| T::read(row, name, &node));
+        let before = page.rows.len();
+        page.rows.extend(read);
+        let unread = before + rows.rows.len() - page.rows.len();
+        if unread > 0 {
+            page.missing.push(format!("node {node}: {unread} of its rows have another form than this release expects"));
         }
     }
     page.missing.sort();
@@ -295,7 +299,7 @@ pub(super) async fn instances(
     State(service): State<Arc<Service>>,
     filter: Filter,
 ) -> Result<Json<ViewPage>, ApiError> {
-    service.view(&caller, View::Instances, (&read(filter)?, "")).await.map(Json)
+    service.view(&caller, read(filter)?.node.as_deref(), View::Instances.query("")).await.map(Json)
 }
 
 /// Decisions of the autoscaler and on rollouts, failures of instances, events of jobs and of nodes, oldest first. Those of nodes (`nodeJoined`, `nodeAway`, `nodeBack`, `nodeRemoved`) are for tokens of the whole mesh.
@@ -314,7 +318,7 @@ pub(super) async fn events(
     filter: Filter,
 ) -> Result<Json<ViewPage>, ApiError> {
     let filter = read(filter)?;
-    let mut page = service.view(&caller, View::Events, (&filter, "")).await?;
+    let mut page: ViewPage = service.view(&caller, filter.node.as_deref(), View::Events.query("")).await?;
     if filter.node.is_none() {
         let control = service.leading()?.control.clone();
         let rollouts: Vec<RolloutEvent> = control.rollout_events();
@@ -334,26 +338,6 @@ pub(super) async fn events(
     Ok(Json(page))
 }
 
-/// The latest requests and connections, oldest first, each with its verdict. To follow, ask again with `after` of the answer.
-#[utoipa::path(
-    get, path = "/v1/flows", params(ViewFilter),
-    responses(
-        (status = 200, description = "Those of functions that the token may read.", body = ViewPage),
-        (status = 401, description = "There is no valid token.", body = Refusal),
-        (status = 404, description = "There is no such node.", body = Refusal),
-        (status = 421, description = "Another control plane leads; `leader` is its address.", body = Refusal),
-    )
-)]
-pub(super) async fn flows(
-    caller: Caller,
-    State(service): State<Arc<Service>>,
-    filter: Filter,
-) -> Result<Json<ViewPage>, ApiError> {
-    let mut page = service.view(&caller, View::Flows, (&read(filter)?, "")).await?;
-    sort_by_time(&mut page.rows);
-    Ok(Json(page))
-}
-
 /// Exchanges by caller and callee, counted by each node since it started. A call between functions
 /// has two rows: `outbound`, of the caller's sidecar, and `inbound`, of the callee's.
 #[utoipa::path(
@@ -370,7 +354,7 @@ pub(super) async fn edges(
     State(service): State<Arc<Service>>,
     filter: Filter,
 ) -> Result<Json<ViewPage>, ApiError> {
-    service.view(&caller, View::Edges, (&read(filter)?, "")).await.map(Json)
+    service.view(&caller, read(filter)?.node.as_deref(), View::Edges.query("")).await.map(Json)
 }
 
 /// Rules that decided requests, counted by each node since it started.
@@ -388,7 +372,7 @@ pub(super) async fn rules(
     State(service): State<Arc<Service>>,
     filter: Filter,
 ) -> Result<Json<ViewPage>, ApiError> {
-    service.view(&caller, View::Rules, (&read(filter)?, "")).await.map(Json)
+    service.view(&caller, read(filter)?.node.as_deref(), View::Rules.query("")).await.map(Json)
 }
 
 /// Destinations that functions were refused, counted by each node since it started.
@@ -406,7 +390,7 @@ pub(super) async fn destinations(
     State(service): State<Arc<Service>>,
     filter: Filter,
 ) -> Result<Json<ViewPage>, ApiError> {
-    service.view(&caller, View::Destinations, (&read(filter)?, "")).await.map(Json)
+    service.view(&caller, read(filter)?.node.as_deref(), View::Destinations.query("")).await.map(Json)
 }
 
 /// Which use of limits is asked for.
@@ -441,8 +425,7 @@ pub(super) async fn limits(
     if !function.is_empty() {
         function.parse::<FunctionId>().map_err(|error| ApiError::Bad(error.to_string()))?;
     }
-    let filter = ViewFilter { node, after: String::new() };
-    service.view(&caller, View::Limits, (&filter, &function)).await.map(Json)
+    service.view(&caller, node.as_deref(), View::Limits.query(function)).await.map(Json)
 }
 
 /// The hops of a recent request, in the order in which they began, each with all stages of its decision.
@@ -460,12 +443,8 @@ pub(super) async fn explain(
     State(service): State<Arc<Service>>,
     Path(id): Path<String>,
 ) -> Result<Json<ViewPage>, ApiError> {
-    let mut page = service.view(&caller, View::Explanation, (&ViewFilter::default(), &id)).await?;
-    sort_by_time(&mut page.rows);
+    let mut page: ViewPage = service.view(&caller, None, View::Explanation.query(id)).await?;
+    // Times in RFC 3339 of one length, which sort as texts.
+    page.rows.sort_by(|one, other| one["time"].as_str().cmp(&other["time"].as_str()));
     Ok(Json(page))
-}
-
-/// Times in RFC 3339 of one length, which sort as texts.
-fn sort_by_time(rows: &mut [Value]) {
-    rows.sort_by(|one, other| one["time"].as_str().cmp(&other["time"].as_str()));
 }

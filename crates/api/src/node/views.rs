@@ -5,11 +5,12 @@ use crate::alerts::Alert;
 use crate::limits::{self, LimitUse};
 use crate::scaling;
 use crate::shares::RevisionProgress;
+use leno_dashboard::filter::FlowFilter;
 use leno_node::PendingView;
 use leno_telemetry::metrics::{Edge, RuleHits};
 use leno_wire::{Answer, View, ViewQuery, ViewRows};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -29,7 +30,10 @@ impl Admin {
             View::Events => rows(query, array(self.events()), of_function),
             View::Flows => {
                 let seen = Some(&*query.argument).filter(|seen| !seen.is_empty());
-                let flows = telemetry.flows(seen);
+                // The control plane applies a filter that this release cannot read.
+                let filter: FlowFilter = serde_json::from_str(&query.filter).unwrap_or_default();
+                let mut flows = telemetry.flows(seen);
+                flows.flows.retain(|flow| filter.matches(flow));
                 let mut found = rows(query, flows.flows, |flow| flow.namespace());
                 found.missed += flows.missed;
                 found.next = flows.next;
@@ -76,15 +80,16 @@ fn of_function(row: &Value) -> Option<&str> {
     row["function"].as_str()?.split_once('/').map(|(namespace, _)| namespace)
 }
 
-/// The rows of the namespaces that the query names. If they exceed its limit, the last ones.
+/// The rows of the namespaces that the query names. If they exceed its limits, the last ones.
 fn rows<T: Serialize>(query: &ViewQuery, rows: Vec<T>, namespace: impl Fn(&T) -> Option<&str>) -> ViewRows {
     let is_wanted = |row: &&T| {
         query.namespaces.is_empty() || namespace(row).is_some_and(|namespace| query.namespaces.contains(namespace))
     };
     let wanted: Vec<&T> = rows.iter().filter(is_wanted).collect();
     let (mut taken, mut bytes) = (Vec::new(), 0);
-    for row in wanted.iter().rev() {
-        let text = json!(row).to_string();
+    for row in wanted.iter().rev().take(query.last.map_or(usize::MAX, |last| last as usize)) {
+        // It has no failing types.
+        let text = serde_json::to_string(row).unwrap_or_default();
         bytes += text.len();
         if bytes > query.limit as usize {
             break;
@@ -98,10 +103,11 @@ fn rows<T: Serialize>(query: &ViewQuery, rows: Vec<T>, namespace: impl Fn(&T) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn query(namespaces: &[&str], limit: u32) -> ViewQuery {
         let namespaces = namespaces.iter().map(|&namespace| namespace.to_owned()).collect();
-        ViewQuery { view: View::Events, argument: String::new(), namespaces, limit }
+        ViewQuery { namespaces, limit, ..View::Events.query("") }
     }
 
     #[test]
@@ -113,6 +119,8 @@ mod tests {
         assert_eq!(of(&query(&["c"], 1000)), ViewRows::default());
         let few = of(&query(&["a"], 25));
         assert_eq!((few.rows, few.missed), (vec![r#"{"function":"a/three"}"#.to_owned()], 1));
+        let last = of(&ViewQuery { last: Some(1), ..query(&[], 1000) });
+        assert_eq!((last.rows, last.missed), (vec![r#"{"function":"a/three"}"#.to_owned()], 2));
         // A row about no function is for the whole mesh.
         assert_eq!(rows(&query(&["a"], 1000), vec![json!({})], of_function).rows.len(), 0);
     }

@@ -159,7 +159,8 @@ fn questions() {
         limit: 65_536,
     });
     let (argument, namespaces) = ("7-12".to_owned(), ["shop".to_owned()].into());
-    let view = Question::View(ViewQuery { view: View::Flows, argument, namespaces, limit: 65_536 });
+    let view = ViewQuery { namespaces, limit: 65_536, ..View::Flows.query(argument) };
+    let denied = ViewQuery { filter: r#"{"verdict":"deny"}"#.to_owned(), last: Some(200), ..view.clone() };
     let verdict = |allowed: bool, policy: &str, rule: &str, clause: &str| ReplayVerdict {
         allowed,
         policy: policy.to_owned(),
@@ -198,7 +199,8 @@ fn questions() {
         ("question-replay", replay),
         ("question-output", read),
         ("question-output-attempt", of_attempt),
-        ("question-view", view),
+        ("question-view", Question::View(view)),
+        ("question-view-denied", Question::View(denied)),
     ];
     for (name, question) in questions {
         let sent = question.to_wire(7).unwrap();

@@ -111,7 +111,13 @@ impl Sessions {
         let mut open = self.lock();
         open.retain(|_, entry| entry.goes_on());
         let viewer = open.values().find(|entry| entry.credential == credential).map(|entry| entry.viewer.clone());
-        let viewer = viewer.unwrap_or_else(|| Arc::new(Viewer::new(source)));
+        let viewer = viewer.unwrap_or_else(|| {
+            let rights = source.rights_of_answers();
+            let mut others = open.values().map(|entry| &entry.viewer);
+            let other = others.find(|other| rights.is_some() && other.source.rights_of_answers() == rights);
+            let answers = other.map(|other| other.answers.clone()).unwrap_or_default();
+            Arc::new(Viewer::new(source, answers))
+        });
         end_beyond(&mut open, OF_CREDENTIAL, |entry| entry.credential == credential);
         end_beyond(&mut open, OF_TENANT, |entry| entry.viewer.tenant == viewer.tenant);
         end_beyond(&mut open, SESSIONS, |_| true);

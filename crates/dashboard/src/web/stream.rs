@@ -156,12 +156,12 @@ impl Feed {
 
     async fn flows(&self) -> Result<(), SlowReader> {
         let viewer = &self.session.viewer;
-        let mut position = None;
+        let (log, mut position) = (viewer.follow(&self.filter), None);
         loop {
-            match viewer.flows(position, &self.filter).await {
+            match viewer.flows(&log, position).await {
                 Ok((batch, next)) => {
-                    if position.is_none() || !batch.flows.is_empty() || batch.missed > 0 {
-                        self.send("flows", &text(&batch)).await?;
+                    if let Some(batch) = batch {
+                        self.send("flows", &batch).await?;
                     }
                     position = Some(next);
                 }

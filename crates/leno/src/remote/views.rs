@@ -3,8 +3,9 @@
 use super::Connection;
 use crate::progress::Progress;
 use crate::screen::shown;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use leno_api::control::ViewPage;
+use leno_dashboard::filter::FlowQuery;
 use leno_telemetry::flows::{Flow, Flows};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -29,16 +30,15 @@ fn tell_missing(missing: &[String]) {
     missing.iter().for_each(|missing| eprintln!("leno: {}", shown(missing)));
 }
 
-/// Flows of all nodes since an earlier answer.
-pub(crate) fn flows(connection: &Connection, seen: Option<&str>, told: &mut Vec<String>) -> Result<Flows> {
-    let page: ViewPage = connection.get(&format!("/v1/flows?after={}", seen.unwrap_or_default()))?;
+/// Flows of all nodes.
+pub(crate) fn flows(connection: &Connection, query: &FlowQuery<'_>, told: &mut Vec<String>) -> Result<Flows> {
+    let page: ViewPage<Flow> = connection.get(&query.path())?;
     page.missing
         .iter()
         .filter(|missing| !told.contains(missing))
         .for_each(|missing| eprintln!("leno: {}", shown(missing)));
     *told = page.missing;
-    let flows: Vec<Flow> = serde_json::from_value(Value::Array(page.rows)).context("the answer has no flows")?;
-    Ok(Flows { flows, missed: page.missed, next: page.after })
+    Ok(Flows { flows: page.rows, missed: page.missed, next: page.after })
 }
 
 /// The records of a request, of all nodes; none: no node that answered remembers it.
