@@ -445,18 +445,16 @@ fn what_is_pinned_outlasts_the_node() {
         return;
     }
     let group = Group::enter();
-    let folder = std::env::temp_dir().join(format!("leno-pins-{}", std::process::id()));
-    fs::create_dir(&folder).unwrap();
-    let target = folder.to_str().unwrap().to_owned();
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().to_str().unwrap().to_owned();
     let mount = |arguments: &[&str], program| std::process::Command::new(program).args(arguments).status().unwrap();
     assert!(mount(&["-t", "bpf", "bpf", &target], "mount").success());
     let mut mesh = Mesh::attach(&group.path).unwrap();
-    let pinned = mesh.pin(&folder);
+    let pinned = mesh.pin(folder.path());
     drop(mesh);
     let away = || Network::new().run(|| TcpStream::connect("100.64.0.3:80").map(drop).map_err(|error| error.kind()));
     let during = away();
     assert!(mount(&[&target], "umount").success());
-    fs::remove_dir(&folder).unwrap();
     pinned.unwrap();
     assert_eq!(during, Err(ErrorKind::PermissionDenied));
 }

@@ -30,8 +30,8 @@ async fn measure() -> Result<(), Box<dyn Error>> {
     let mut jailer = Command::new(std::env::current_exe()?);
     jailer.arg("jailer");
     let jails = Jails::open(Jailer::start(jailer)?, 2, None).await?;
-    let folder = std::env::temp_dir().join(format!("leno-cold-start-{}", std::process::id()));
-    let layers = layers(&folder)?;
+    let folder = tempfile::tempdir()?;
+    let layers = layers(folder.path())?;
     let mut stages = [const { Vec::new() }; 9];
     for _ in 0..STARTS {
         // Jails are made again after 20 milliseconds.
@@ -81,7 +81,6 @@ async fn measure() -> Result<(), Box<dyn Error>> {
         bursts.push(begin.elapsed());
     }
     jails.close().await;
-    fs::remove_dir_all(folder)?;
     println!("ms since the request, p50 of {STARTS}:  jail taken  program begun  first line");
     for (name, stages) in
         ["program", "container, 1 layer", "container, 10 layers"].into_iter().zip(stages.chunks_mut(3))

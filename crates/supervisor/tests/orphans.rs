@@ -56,14 +56,13 @@ async fn all_end_with_their_instance(settings: Settings, name: &str) {
         eprintln!("SKIPPED: no python3");
         return;
     }
-    let folder = std::env::temp_dir().join(format!("leno-orphans-{name}-{}", std::process::id()));
-    fs::create_dir(&folder).unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let supervisor = Supervisor::start(settings, ());
-    let mut command = command(&["python3", "-c", detaching(), folder.to_str().unwrap()]);
+    let mut command = command(&["python3", "-c", detaching(), folder.path().to_str().unwrap()]);
     command.grace = Duration::ZERO;
     let function = supervisor.apply(spec(command));
     drop(function.acquire(&[]).await.unwrap());
-    let number = |way: &str| fs::read_to_string(PathBuf::from(&folder).join(way)).ok()?.trim().parse::<u32>().ok();
+    let number = |way: &str| fs::read_to_string(folder.path().join(way)).ok()?.trim().parse::<u32>().ok();
     eventually_async("all have detached themselves", || WAYS.iter().all(|way| number(way).is_some())).await;
     let numbers = WAYS.map(|way| number(way).unwrap());
     assert!(numbers.iter().all(|number| is_running(*number)), "they outlive their parents");
@@ -72,7 +71,6 @@ async fn all_end_with_their_instance(settings: Settings, name: &str) {
         assert!(!is_running(number), "{name}: the {way} has outlived its instance");
         assert!(!PathBuf::from(format!("/proc/{number}")).exists(), "{name}: the {way} was not waited for");
     }
-    fs::remove_dir_all(folder).unwrap();
 }
 
 /// One after the other: the first has no control groups, and the second has both.

@@ -147,8 +147,8 @@ mod tests {
 
     #[test]
     fn images_are_not_where_documents_are_read() {
-        let folder = std::env::temp_dir().join(format!("leno-images-{}", std::process::id()));
-        let documents = folder.join("documents");
+        let folder = tempfile::tempdir().unwrap();
+        let documents = folder.path().join("documents");
         std::fs::create_dir_all(&documents).unwrap();
         for (images, expected) in [
             ("documents", true),
@@ -160,8 +160,7 @@ mod tests {
             ("documents-2", false),
             (".", false),
         ] {
-            assert_eq!(is_read(&documents, &folder.join(images)), expected, "{images}");
+            assert_eq!(is_read(&documents, &folder.path().join(images)), expected, "{images}");
         }
-        std::fs::remove_dir_all(folder).unwrap();
     }
 }

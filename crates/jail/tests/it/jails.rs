@@ -12,9 +12,9 @@ use std::io::{BufRead, BufReader, PipeReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -189,7 +189,7 @@ print(call(41, 2 | 1 << 32, 1, 132 | 1 << 32), call(41, 2, 1, 132), call(41, 1, 
 struct CoreHandler {
     pattern: File,
     before: String,
-    folder: PathBuf,
+    folder: TempDir,
     /// A shell with the limit that this process began with. It has a process crash for each line that it reads.
     machine: Child,
 }
@@ -207,10 +207,8 @@ impl CoreHandler {
         pattern.lock().unwrap();
         let mut before = String::new();
         pattern.read_to_string(&mut before).unwrap();
-        let folder = std::env::temp_dir().join(format!("leno-core-{}", std::process::id()));
-        fs::create_dir(&folder).unwrap();
-        let handler = folder.join("handler");
-        let crashes = folder.join("crashes");
+        let folder = tempfile::tempdir().unwrap();
+        let [handler, crashes] = ["handler", "crashes"].map(|name| folder.path().join(name));
         fs::write(&handler, format!("#!/bin/sh\necho \"$1 $2\" >>{}\n", crashes.display())).unwrap();
         fs::set_permissions(&handler, fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(&crashes, "").unwrap();
@@ -222,7 +220,7 @@ impl CoreHandler {
     }
 
     fn crashes(&self) -> String {
-        fs::read_to_string(self.folder.join("crashes")).unwrap()
+        fs::read_to_string(self.folder.path().join("crashes")).unwrap()
     }
 
     /// Lets a process crash outside of the jail, and waits until the handler has written it down.
@@ -244,7 +242,6 @@ impl Drop for CoreHandler {
         drop(self.machine.stdin.take());
         self.machine.wait().unwrap();
         fs::write(Self::PATTERN, &self.before).unwrap();
-        let _ = fs::remove_dir_all(&self.folder);
         self.pattern.unlock().unwrap();
     }
 }

@@ -138,14 +138,14 @@ fn documents(extensions: &str) -> String {
 
 /// A mesh whose folder has these modules at the start.
 fn start(modules: &[(&str, Vec<u8>)], extensions: &str) -> Mesh {
-    let folder = tempfile::tempdir().unwrap().keep();
+    let folder = tempfile::tempdir().unwrap();
     for (name, bytes) in modules {
-        fs::write(folder.join(name), bytes).unwrap();
+        fs::write(folder.path().join(name), bytes).unwrap();
     }
-    let documents = documents(&extensions.replace("path: ", &format!("path: {}/", folder.display())));
+    let documents = documents(&extensions.replace("path: ", &format!("path: {}/", folder.path().display())));
     let mesh = Mesh::start(&documents);
     // The node read the extensions at its start, so they are served without the folder.
-    fs::remove_dir_all(folder).unwrap();
+    folder.close().unwrap();
     mesh
 }
 

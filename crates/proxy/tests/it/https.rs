@@ -21,20 +21,17 @@ pub(crate) async fn mesh_with(
     change: impl FnOnce(Builder) -> Builder,
 ) -> (Mesh, rustls::pki_types::CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed(["web".to_owned()]).unwrap();
-    let folder =
-        std::env::temp_dir().join(format!("leno-proxy-{}-{:?}", std::process::id(), std::thread::current().id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let tls = GatewayTls {
         listen: "127.0.0.1:0".parse().unwrap(),
-        certificate: folder.join("cert.pem"),
-        key: folder.join("key.pem"),
+        certificate: folder.path().join("cert.pem"),
+        key: folder.path().join("key.pem"),
         further: Vec::new(),
     };
     std::fs::write(&tls.certificate, made.cert.pem()).unwrap();
     std::fs::write(&tls.key, made.signing_key.serialize_pem()).unwrap();
     let upstream = upstream::http1(echo).await;
     let mesh = change(Builder::new().function("web", AppProtocol::Http1, upstream.address).https(tls)).start();
-    std::fs::remove_dir_all(&folder).unwrap();
     (mesh, made.cert.der().clone())
 }
 

@@ -286,14 +286,13 @@ public class Expect {
 #[tokio::test(flavor = "multi_thread")]
 async fn javas_client_is_told_to_go_on_over_tls() {
     let (mesh, _) = crate::https::mesh_with(|builder| builder).await;
-    let folder = std::env::temp_dir().join(format!("leno-proxy-java-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("Expect.java"), JAVA).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("Expect.java");
+    std::fs::write(&program, JAVA).unwrap();
     let url = format!("https://{}/", mesh.handle.addresses.gateway_https.unwrap());
     let mut java = tokio::process::Command::new("java");
-    java.args(["-XX:TieredStopAtLevel=1", "-Xshare:auto"]).arg(folder.join("Expect.java")).arg(url);
+    java.args(["-XX:TieredStopAtLevel=1", "-Xshare:auto"]).arg(program).arg(url);
     let run = java.kill_on_drop(true).output().await;
-    std::fs::remove_dir_all(&folder).unwrap();
     match run {
         Err(error) => eprintln!("SKIPPED: Java's HttpClient is not tried, for there is no `java`: {error}"),
         Ok(run) => {

@@ -221,10 +221,9 @@ mod tests {
 
     #[test]
     fn a_sweep_leaves_the_empty_groups_of_live_nodes() {
-        let folder = std::env::temp_dir().join(format!("leno-sweep-{}", std::process::id()));
-        fs::create_dir(&folder).unwrap();
+        let folder = tempfile::tempdir().unwrap();
         let make = |owner: &str| {
-            let group = folder.join(format!("leno-node-{owner}-0123-ns-shop"));
+            let group = folder.path().join(format!("leno-node-{owner}-0123-ns-shop"));
             fs::create_dir(&group).unwrap();
             group
         };
@@ -233,10 +232,9 @@ mod tests {
         ended.kill().unwrap();
         ended.wait().unwrap();
         let of_live = make(&Owner::this().unwrap().name());
-        sweep(&folder, "leno-node-");
+        sweep(folder.path(), "leno-node-");
         assert!(of_live.exists(), "the next instance of the namespace would not start");
         assert!(!of_ended.exists());
-        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

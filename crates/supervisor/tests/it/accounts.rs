@@ -54,9 +54,10 @@ fn can_read(account: u32, file: &str) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn namespaces_cannot_read_each_others_memory_environment_and_secrets() {
     let Some(supervisor) = supervisor() else { return };
-    let from = std::env::temp_dir().join(format!("leno-accounts-{}", std::process::id()));
+    // Only its owner may read it.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let from = file.path().to_owned();
     fs::write(&from, "swordfish").unwrap();
-    fs::set_permissions(&from, fs::Permissions::from_mode(0o600)).unwrap();
     let mut secretive = command(&[SERVER]);
     secretive.secrets = vec![Secret { name: "token".to_owned(), from: from.clone().into(), environment: false }];
     let first = supervisor.apply(of("first", secretive.clone()));
@@ -123,8 +124,8 @@ async fn a_namespaces_processes_are_counted_by_its_account() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_account_cannot_reach_is_told_with_the_way_out() {
     let Some(supervisor) = supervisor() else { return };
-    let folder = std::env::temp_dir().join(format!("leno-accounts-closed-{}", std::process::id()));
-    fs::create_dir(&folder).unwrap();
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path().to_owned();
     let program = folder.join("server");
     fs::copy(SERVER, &program).unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
@@ -139,5 +140,4 @@ async fn what_the_account_cannot_reach_is_told_with_the_way_out() {
         }
     }
     supervisor.shutdown(FOREVER).await;
-    fs::remove_dir_all(folder).unwrap();
 }

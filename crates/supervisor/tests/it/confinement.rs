@@ -5,26 +5,21 @@ use leno_model::{Command, Resources, Secret};
 use leno_supervisor::{AcquireError, Settings, Supervisor};
 use leno_testkit::process::is_running;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use tempfile::NamedTempFile;
 
 /// A file that holds a secret, for the length of a test.
-struct Vault(PathBuf);
+struct Vault(NamedTempFile);
 
 impl Vault {
     fn new(value: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("leno-vault-{:032x}", fastrand::u128(..)));
-        std::fs::write(&path, value).unwrap();
-        Self(path)
+        let file = NamedTempFile::new().unwrap();
+        std::fs::write(&file, value).unwrap();
+        Self(file)
     }
 
     fn secret(&self, name: &str, environment: bool) -> Secret {
-        Secret { name: name.to_owned(), from: self.0.clone().into(), environment }
-    }
-}
-
-impl Drop for Vault {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        Secret { name: name.to_owned(), from: self.0.path().to_owned().into(), environment }
     }
 }
 
@@ -52,7 +47,7 @@ async fn a_secret_that_cannot_be_read_is_named_and_nothing_starts() {
     let witness = Witness::default();
     let vault = Vault::new("swordfish");
     let secrets = vec![vault.secret("TOKEN", true)];
-    let missing = vault.0.clone();
+    let missing = vault.0.path().to_owned();
     drop(vault);
     let (supervisor, function) = start(&witness, Command { secrets, ..command(&[SERVER]) });
     let error = function.acquire(&[]).await.unwrap_err();

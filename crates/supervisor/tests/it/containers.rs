@@ -14,24 +14,26 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// An image with a shell, until it is dropped.
-struct Busybox(PathBuf);
+struct Busybox(TempDir);
 
 impl Busybox {
     fn new() -> Self {
-        let layer = std::env::temp_dir().join(format!("leno-container-{:032x}", fastrand::u128(..)));
-        fs::create_dir_all(layer.join("bin")).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let layer = folder.path();
+        fs::create_dir(layer.join("bin")).unwrap();
         fs::copy("/bin/busybox", layer.join("bin/busybox")).expect("the package `busybox-static`");
         symlink("busybox", layer.join("bin/sh")).unwrap();
-        Self(layer)
+        Self(folder)
     }
 
     fn run(&self, script: &str) -> ContainerSpec {
         let command = Some(["/bin/sh", "-c", script].map(str::to_owned).to_vec());
         ContainerSpec {
-            image: self.0.display().to_string(),
+            image: self.0.path().display().to_string(),
             source: self.leased(ImageLease::default()),
             command,
             args: None,
@@ -44,17 +46,11 @@ impl Busybox {
     }
 
     fn unpacked(&self, lease: ImageLease) -> LocalImage {
-        LocalImage { image: Image { layers: vec![self.0.clone()], ..Image::default() }, lease }
+        LocalImage { image: Image { layers: vec![self.0.path().to_owned()], ..Image::default() }, lease }
     }
 
     fn leased(&self, lease: ImageLease) -> Source {
         Source::new(Arc::new(self.unpacked(lease)))
-    }
-}
-
-impl Drop for Busybox {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -7,22 +7,22 @@ use leno_supervisor::{JobSpec, JobState, JobStatus, Supervisor};
 use leno_testkit::eventually_async;
 use leno_testkit::process::is_running;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
+use tempfile::TempDir;
 
 /// A job that runs a shell script, in a temporary folder.
 struct ScriptJob {
-    folder: PathBuf,
+    folder: TempDir,
     spec: JobSpec,
 }
 
 impl ScriptJob {
     fn new(script: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("leno-job-{:032x}", fastrand::u128(..)));
-        std::fs::create_dir(&folder).unwrap();
+        let folder = tempfile::tempdir().unwrap();
         let process = Process {
             argv: ["/bin/sh", "-c", script].map(str::to_owned).into(),
-            directory: folder.clone(),
+            directory: folder.path().to_owned(),
             env: BTreeMap::new(),
             secrets: Vec::new(),
             resources: Resources::default(),
@@ -52,12 +52,6 @@ impl ScriptJob {
 
     fn again(&self, run: &str) -> JobSpec {
         JobSpec { run: run.to_owned(), ..self.spec.clone() }
-    }
-}
-
-impl Drop for ScriptJob {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -148,7 +142,7 @@ async fn what_the_command_left_behind_ends_with_it() {
     // A process that holds the output open does not keep the job alive.
     let done = ended(&supervisor).await;
     assert_eq!(done.state, JobState::Succeeded);
-    let sleeper = number(&job.folder, "sleeper").unwrap();
+    let sleeper = number(job.folder.path(), "sleeper").unwrap();
     eventually_async("the end of the process that was left behind", || !is_running(sleeper)).await;
     supervisor.shutdown(FOREVER).await;
 }
@@ -170,7 +164,7 @@ async fn at_the_deadline_the_whole_group_ends_and_nothing_is_tried_again() {
     assert!(failed.state == JobState::Failed && reason.starts_with("DeadlineExceeded"), "{reason}");
     assert_eq!(witness.starts(), 1);
     for file in ["sleeper", "leader"] {
-        assert!(number(&job.folder, file).is_none_or(|pid| !is_running(pid)), "{file} outlived the job");
+        assert!(number(job.folder.path(), file).is_none_or(|pid| !is_running(pid)), "{file} outlived the job");
     }
     supervisor.shutdown(FOREVER).await;
 }
@@ -208,7 +202,7 @@ async fn the_next_run_waits_for_the_end_of_the_one_before() {
     let (witness, first) = (Witness::default(), ScriptJob::new(script));
     let supervisor = supervisor(&witness);
     supervisor.apply_job(first.spec.clone());
-    eventually_async("the first run", || first.folder.join("up").exists()).await;
+    eventually_async("the first run", || first.folder.path().join("up").exists()).await;
     let mut second = first.again("2");
     second.job.process.argv[2] = "echo second begins".to_owned();
     supervisor.apply_job(second);
@@ -228,13 +222,13 @@ async fn a_job_that_is_let_go_of_ends_and_so_does_one_of_a_node_that_ends() {
         let job = ScriptJob::new("echo $$ > leader; exec sleep 1000");
         let supervisor = supervisor(&Witness::default());
         supervisor.apply_job(job.spec.clone());
-        eventually_async("the job", || number(&job.folder, "leader").is_some()).await;
+        eventually_async("the job", || number(job.folder.path(), "leader").is_some()).await;
         if remove {
             supervisor.remove_job(&id());
             assert!(supervisor.jobs().is_empty());
         }
         supervisor.shutdown(FOREVER).await;
-        assert!(!is_running(number(&job.folder, "leader").unwrap()));
+        assert!(!is_running(number(job.folder.path(), "leader").unwrap()));
         supervisor.apply_job(job.again("2"));
         assert!(supervisor.jobs().is_empty(), "after its end a node starts nothing");
     }

@@ -56,7 +56,8 @@ async fn an_instance_that_refuses_connections_is_replaced_and_requests_wait_for_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_any_request_probes_find_it_out() {
-    let gate = std::env::temp_dir().join(format!("leno-gate-{}", std::process::id()));
+    let folder = tempfile::tempdir().unwrap();
+    let gate = folder.path().join("gate");
     std::fs::write(&gate, "").unwrap();
     let argv = [SERVER, gate.to_str().unwrap()];
     let command = Command { argv: argv.map(str::to_owned).into(), ..asked_over_http() };
@@ -76,7 +77,6 @@ async fn without_any_request_probes_find_it_out() {
     is_replaced(&function, first, "it answered 503").await;
     drop(held);
     eventually_async("it is gone", || supervisor.instances(&id()).len() == 1).await;
-    std::fs::remove_file(&gate).unwrap();
     supervisor.shutdown(FOREVER).await;
 }
 

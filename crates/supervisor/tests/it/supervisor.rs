@@ -57,7 +57,8 @@ async fn may_be_asked_from_other_runtimes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waits_until_it_says_it_is_ready() {
-    let file = std::env::temp_dir().join(format!("leno-function-ready-{}", std::process::id()));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ready");
     let witness = Witness::default();
     let mut waiting = command(&[SERVER, file.to_str().unwrap()]);
     waiting.readiness = Readiness::Http("/healthz".to_owned());
@@ -67,7 +68,6 @@ async fn waits_until_it_says_it_is_ready() {
     assert!(!request.is_finished());
     std::fs::write(&file, "").unwrap();
     request.await.unwrap().unwrap();
-    std::fs::remove_file(&file).unwrap();
     supervisor.shutdown(FOREVER).await;
 }
 
@@ -149,7 +149,8 @@ async fn a_crash_loop_is_told_and_pauses() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn recovers_after_failing_starts() {
-    let file = std::env::temp_dir().join(format!("leno-function-recover-{}", std::process::id()));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("recovered");
     let witness = Witness::default();
     let script = format!("test -e {} || exit 1; exec {SERVER}", file.display());
     let (supervisor, function) = start(&witness, command(&["sh", "-c", &script]));
@@ -160,7 +161,6 @@ async fn recovers_after_failing_starts() {
     std::fs::write(&file, "").unwrap();
     let lease = function.acquire(&[]).await.unwrap();
     assert_eq!(get(lease.address(), "/").unwrap(), "ok");
-    std::fs::remove_file(&file).unwrap();
     drop(lease);
     supervisor.shutdown(FOREVER).await;
 }

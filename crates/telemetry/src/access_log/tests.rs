@@ -12,11 +12,11 @@ fn line_of(json: bool, observed: &ExchangeRecord) -> String {
     String::from_utf8(buffer).unwrap()
 }
 
-fn fresh_file(name: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("leno-access-log-{}-{name}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir(&folder).unwrap();
-    folder.join("access.log")
+/// A folder, and the path of a log in it.
+fn fresh_file() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("access.log");
+    (folder, file)
 }
 
 fn log_to(path: &Path) -> AccessLog {
@@ -126,7 +126,7 @@ fn the_program_says_which_exchanges_are_logged() {
 
 #[test]
 fn lines_of_all_workers_reach_the_file() {
-    let path = fresh_file("workers");
+    let (_folder, path) = fresh_file();
     std::fs::write(&path, "{\"before\":1}\n").unwrap();
     let log = log_to(&path);
     std::thread::scope(|scope| {
@@ -155,7 +155,7 @@ fn lines_of_all_workers_reach_the_file() {
 
 #[test]
 fn a_rotated_file_is_made_again() {
-    let path = fresh_file("rotated");
+    let (_folder, path) = fresh_file();
     let log = log_to(&path);
     let lines = log.lines(&Arc::default());
     let write = |id: &str| {
@@ -175,9 +175,9 @@ fn a_rotated_file_is_made_again() {
 
 #[test]
 fn lines_that_cannot_be_written_are_counted() {
-    let path = fresh_file("gone");
+    let (folder, path) = fresh_file();
     let log = log_to(&path);
-    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    folder.close().unwrap();
     let lines = log.lines(&Arc::default());
     lines.write(&observed());
     lines.write(&observed());
@@ -187,14 +187,14 @@ fn lines_that_cannot_be_written_are_counted() {
 
 #[test]
 fn a_file_that_cannot_be_opened_is_an_error_that_names_it() {
-    let path = fresh_file("missing").join("no/such/folder.log");
+    let path = fresh_file().1.join("no/such/folder.log");
     let error = AccessLog::open(&AccessLogSink { json: true, file: Some(path.clone()) }).unwrap_err();
     assert!(error.to_string().contains(&path.display().to_string()), "{error}");
 }
 
 #[test]
 fn a_namespace_writes_no_more_than_its_rate_and_refusals_come_first() {
-    let path = fresh_file("rates");
+    let (_folder, path) = fresh_file();
     let log = log_to(&path);
     let namespaces = Arc::<Namespaces>::default();
     let (demo, shop) = (namespaces.of("demo"), namespaces.of("shop"));
@@ -226,7 +226,7 @@ fn a_namespace_writes_no_more_than_its_rate_and_refusals_come_first() {
 
 #[test]
 fn refused_calls_are_charged_to_the_namespace_of_the_caller() {
-    let path = fresh_file("callers");
+    let (_folder, path) = fresh_file();
     let log = log_to(&path);
     let namespaces = Arc::<Namespaces>::default();
     let (shop, lines) = (namespaces.of("shop"), log.lines(&namespaces));

@@ -272,11 +272,11 @@ fn turned_away(port: u16) {
         return eprintln!("== left out: only root can be somebody else");
     }
     // A place where every account may run it.
-    let program = std::env::temp_dir().join(format!("leno-test-knock-{}", std::process::id()));
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("knock");
     std::fs::copy(env!("CARGO_BIN_EXE_leno-chain-function"), &program).unwrap();
     let mut command = Command::new(&program);
     let knocked = command.arg("knock").env("PORT", port.to_string()).uid(NOBODY).gid(NOBODY).status();
-    std::fs::remove_file(&program).unwrap();
     assert!(knocked.unwrap().success());
 }
 

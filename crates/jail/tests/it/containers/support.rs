@@ -4,11 +4,11 @@ use leno_jail::{Container, Image, Jail, Jailer, Jails};
 use std::fs;
 use std::io::{PipeReader, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, chown, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -20,21 +20,18 @@ pub(crate) async fn open(ahead: usize) -> Jails {
 }
 
 /// Folders that vanish with the test.
-pub(crate) struct Layers(pub(crate) PathBuf);
+pub(crate) struct Layers(pub(crate) TempDir);
 
 impl Layers {
     pub(crate) fn new() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("leno-container-test-{}-{number}", std::process::id()));
         // The parent folder denies access to other users, as a store of images does.
-        fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
-        Self(path)
+        let mode = fs::Permissions::from_mode(0o700);
+        Self(tempfile::Builder::new().permissions(mode).tempdir().unwrap())
     }
 
     /// An empty layer.
     pub(crate) fn layer(&self, name: &str) -> PathBuf {
-        let path = self.0.join(name);
+        let path = self.0.path().join(name);
         fs::create_dir(&path).unwrap();
         path
     }
@@ -57,12 +54,6 @@ impl Layers {
             chown(layer.join(path), Some(33), Some(44)).unwrap();
         }
         layer
-    }
-}
-
-impl Drop for Layers {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

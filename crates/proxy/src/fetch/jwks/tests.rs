@@ -349,7 +349,8 @@ fn serving(params: CertificateParams) -> (TlsAcceptor, String) {
 #[tokio::test]
 async fn an_answer_is_complete_by_its_own_framing_and_not_by_how_the_connection_ends() {
     let (tls, certificate) = localhost();
-    let file = std::env::temp_dir().join(format!("leno-jwks-cut-{}.pem", std::process::id()));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ca.pem");
     std::fs::write(&file, certificate).unwrap();
     let set = key_set("one");
     let chunked = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{set}\r\n", set.len());
@@ -379,14 +380,14 @@ async fn an_answer_is_complete_by_its_own_framing_and_not_by_how_the_connection_
         }
         server.abort();
     }
-    std::fs::remove_file(&file).unwrap();
 }
 
 #[tokio::test]
 async fn https_trusts_the_named_roots_and_no_others() {
     let (tls, certificate) = localhost();
     let server = Server::start_with(&[ok(&key_set("one"))], Some(tls)).await;
-    let file = std::env::temp_dir().join(format!("leno-jwks-{}.pem", std::process::id()));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ca.pem");
     std::fs::write(&file, certificate).unwrap();
     let get = |url: &str, ca_file: Option<&std::path::Path>| {
         let source = named(url, ca_file.map(unrestricted));
