@@ -1,6 +1,7 @@
 //! Deployments, StatefulSets and Jobs of Kubernetes as documents of the mesh, with the Services,
 //! Ingresses and ConfigMaps of the same files.
 
+use crate::versions::is_canary;
 use crate::workload::{Import, Notes, Workload, at, elements, entries, label, port_of_image, size, text, texts};
 use leno_config::{Mark, Node, Problem, foreign_documents};
 use std::path::Path;
@@ -46,8 +47,10 @@ pub fn manifests(file: &Path, text_of_file: &str, namespace: Option<&str>) -> Re
         let message = "there is no Deployment, StatefulSet, Pod or Job in this file";
         notes.problem(Mark { line: 1, column: 1 }, "", message, "expected manifests of Kubernetes, or a compose file");
     }
+    all.versions(&mut workloads, &mut notes);
     for manifest in &all.documents {
         match kind(manifest) {
+            "Ingress" if is_canary(manifest) => {}
             "Service" => all.service(manifest, &mut workloads, &mut notes),
             "Ingress" => all.ingress(manifest, &mut workloads, &mut notes),
             _ => {}
@@ -66,24 +69,36 @@ fn listed(document: &Node) -> Vec<&Node> {
     }
 }
 
-fn kind(manifest: &Node) -> &str {
+pub(super) fn kind(manifest: &Node) -> &str {
     manifest.get("kind").and_then(Node::text).unwrap_or("document without a kind")
 }
 
-fn name(manifest: &Node) -> &str {
+pub(super) fn name(manifest: &Node) -> &str {
     at(manifest, &["metadata", "name"]).and_then(Node::text).unwrap_or_default()
 }
 
-struct Manifests<'m> {
-    documents: Vec<&'m Node>,
-    namespace: Option<&'m str>,
+/// Whether a Service selects a workload by its labels.
+pub(super) fn selects(service: &Node, workload: &Workload) -> bool {
+    let selector = at(service, &["spec", "selector"]).into_iter().flat_map(entries);
+    let mut selector = selector.filter_map(|(label, value)| Some((label, value.text()?))).peekable();
+    let own = |label: &str| workload.labels.get(label).and_then(|value| value.as_str());
+    selector.peek().is_some() && selector.all(|(label, value)| own(label) == Some(value))
+}
+
+/// The namespace that it names.
+pub(super) fn namespace(manifest: &Node) -> &str {
+    at(manifest, &["metadata", "namespace"]).and_then(Node::text).unwrap_or("default")
+}
+
+pub(super) struct Manifests<'m> {
+    pub documents: Vec<&'m Node>,
+    pub namespace: Option<&'m str>,
 }
 
 impl Manifests<'_> {
     fn workload(&self, manifest: &Node, is_job: bool, notes: &mut Notes<'_>) -> Workload {
         let path = format!("{} {}", kind(manifest), name(manifest));
-        let own = at(manifest, &["metadata", "namespace"]).and_then(Node::text).unwrap_or("default");
-        let namespace = self.namespace.unwrap_or(own);
+        let namespace = self.namespace.unwrap_or(namespace(manifest));
         let mut workload = Workload::new(&label(name(manifest)), namespace, manifest.mark, path.clone());
         workload.is_job = is_job;
         let (template, prefix) = match (kind(manifest), at(manifest, &["spec", "template"])) {
@@ -270,14 +285,7 @@ impl Manifests<'_> {
 
     /// The workloads whose labels a Service selects.
     fn selected<'w>(&self, service: &Node, workloads: &'w mut [Workload]) -> Vec<&'w mut Workload> {
-        let Some(selector) = at(service, &["spec", "selector"]) else { return Vec::new() };
-        let selector: Vec<_> = entries(selector).filter_map(|(label, value)| Some((label, value.text()?))).collect();
-        let selects = |workload: &Workload| {
-            selector
-                .iter()
-                .all(|(label, value)| workload.labels.get(*label).and_then(|own| own.as_str()) == Some(value))
-        };
-        workloads.iter_mut().filter(|workload| !selector.is_empty() && selects(workload)).collect()
+        workloads.iter_mut().filter(|workload| selects(service, workload)).collect()
     }
 
     fn service(&self, service: &Node, workloads: &mut [Workload], notes: &mut Notes<'_>) {
@@ -285,11 +293,9 @@ impl Manifests<'_> {
         let kind = at(service, &["spec", "type"]).and_then(Node::text).unwrap_or("ClusterIP");
         let selected = self.selected(service, workloads);
         if selected.is_empty() {
-            notes.manual_step(
-                service.mark,
-                &path,
-                "it selects no workload of this file; for another machine write an External",
-            );
+            let text = "it selects no workload of this file, or one revision of a function alone, which a `tag` in \
+                        `traffic` selects; for another machine write an External";
+            notes.manual_step(service.mark, &path, text);
         }
         for workload in selected {
             if label(name(service)) != workload.name {
@@ -300,7 +306,7 @@ impl Manifests<'_> {
                 let target = port.get("targetPort").or_else(|| port.get("port")).and_then(Node::text);
                 if let Some(target) = target.and_then(|target| target.parse().ok())
                     && workload.tcp.is_empty()
-                    && !workload.spec.contains_key("port")
+                    && !workload.has_port()
                 {
                     workload.listen(&[(target, port.mark)], &path, notes);
                 }
@@ -352,12 +358,10 @@ impl Manifests<'_> {
         let names: Vec<String> =
             workloads.iter().filter(|other| !other.is_job).map(|other| other.name.clone()).collect();
         for workload in workloads {
-            let values: Vec<String> = match workload.spec.get("env") {
-                Some(serde_json::Value::Object(env)) => {
-                    env.values().filter_map(|value| value.as_str().map(str::to_owned)).collect()
-                }
-                _ => Vec::new(),
-            };
+            let specs = workload.revisions.iter().map(|(_, fields)| fields).chain([&workload.spec]);
+            let values = specs.filter_map(|fields| fields.get("env")?.as_object());
+            let values: Vec<String> =
+                values.flat_map(|env| env.values()).filter_map(|value| value.as_str().map(str::to_owned)).collect();
             let parts = |value: &str| {
                 value.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').map(str::to_owned).collect::<Vec<_>>()
             };

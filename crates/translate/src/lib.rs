@@ -22,6 +22,7 @@ mod kubernetes;
 mod peers;
 mod ports;
 mod report;
+mod versions;
 mod walk;
 mod workload;
 

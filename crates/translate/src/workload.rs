@@ -106,6 +106,10 @@ pub(super) struct Workload {
     /// Ports with other protocols than HTTP.
     pub tcp: BTreeSet<u16>,
     pub is_job: bool,
+    /// Revisions by name, each with the fields that differ from `spec`.
+    pub revisions: Vec<(String, Map<String, Value>)>,
+    /// Which revisions get requests.
+    pub traffic: Vec<Value>,
     /// Where it is written.
     pub mark: Mark,
     pub field: String,
@@ -122,6 +126,8 @@ impl Workload {
             exposed: Vec::new(),
             tcp: BTreeSet::new(),
             is_job: false,
+            revisions: Vec::new(),
+            traffic: Vec::new(),
             mark,
             field,
         }
@@ -165,6 +171,13 @@ impl Workload {
         }
     }
 
+    /// Whether the port for HTTP is known, of each revision.
+    pub(super) fn has_port(&self) -> bool {
+        let mut revisions = self.revisions.iter();
+        self.spec.contains_key("port")
+            || !self.revisions.is_empty() && revisions.all(|(_, fields)| fields.contains_key("port"))
+    }
+
     /// The documents of the function or job, and of its policy.
     fn documents(mut self, all: &[(String, BTreeSet<String>)], notes: &mut Notes<'_>) -> Vec<Value> {
         if self.is_job {
@@ -174,11 +187,11 @@ impl Workload {
                 }
             }
             self.tcp.clear();
-        } else if self.tcp.is_empty() && !self.spec.contains_key("port") {
+        } else if self.tcp.is_empty() && !self.has_port() {
             let text = "no port is known: the program has to listen on the port in $PORT, or add `port`";
             notes.manual_step(self.mark, &self.field, text);
         }
-        if let (Some(&first), false) = (self.tcp.first(), self.spec.contains_key("port")) {
+        if let (Some(&first), false) = (self.tcp.first(), self.has_port()) {
             self.set("port", first);
         }
         if !self.tcp.is_empty() {
@@ -190,6 +203,16 @@ impl Workload {
         }
         if !self.callees.is_empty() {
             self.spec.insert("callees".to_owned(), self.callees.iter().map(String::as_str).collect());
+        }
+        if !self.revisions.is_empty() {
+            let revision = |(name, mut fields): (String, Map<String, Value>)| {
+                fields.insert("name".to_owned(), name.into());
+                Value::Object(fields)
+            };
+            let revisions: Vec<Value> = std::mem::take(&mut self.revisions).into_iter().map(revision).collect();
+            self.set("revisions", revisions);
+            let traffic = std::mem::take(&mut self.traffic);
+            self.set("traffic", traffic);
         }
         let mut metadata = json!({ "name": self.name, "namespace": self.namespace });
         if !self.labels.is_empty() {

@@ -372,3 +372,101 @@ fn laughs() -> String {
     }
     text + "services:\n  a: {image: x}\n"
 }
+
+const VERSIONS: &str = r#"apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web-v1, namespace: store}
+spec:
+  replicas: 9
+  revisionHistoryLimit: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web, version: "1.4"}}
+    spec:
+      containers:
+      - {name: web, image: "ghcr.io/store/web:1.4", ports: [{containerPort: 8080}], env: [{name: LEVEL, value: info}, {name: STOCK, value: "http://stock"}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web-v2, namespace: store}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web, version: "2.0"}}
+    spec:
+      terminationGracePeriodSeconds: 5
+      containers:
+      - {name: web, image: "ghcr.io/store/web:2.0", ports: [{containerPort: 8080}], env: [{name: LEVEL, value: debug}, {name: STOCK, value: "http://stock"}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: store}
+spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web-next, namespace: store}
+spec: {selector: {app: web, version: "2.0"}, ports: [{port: 80}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: stock, namespace: store}
+spec: {template: {metadata: {labels: {app: stock}}, spec: {containers: [{image: "ghcr.io/store/stock:1", ports: [{containerPort: 8000}]}]}}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: stock-canary, namespace: store}
+spec: {template: {metadata: {labels: {app: stock-canary}}, spec: {containers: [{image: "ghcr.io/store/stock:2", ports: [{containerPort: 8001}]}]}}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: stock, namespace: store}, spec: {selector: {app: stock}}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: stock-canary, namespace: store}, spec: {selector: {app: stock-canary}}}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: stock, namespace: store}
+spec: {rules: [{host: stock.example, http: {paths: [{path: /, backend: {service: {name: stock}}}]}}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: stock-canary
+  namespace: store
+  annotations: {nginx.ingress.kubernetes.io/canary: "true", nginx.ingress.kubernetes.io/canary-weight: "20", nginx.ingress.kubernetes.io/canary-by-header: X-Canary}
+spec: {rules: [{host: stock.example, http: {paths: [{path: /, backend: {service: {name: stock-canary}}}]}}]}
+"#;
+
+#[test]
+fn workloads_that_share_requests_become_revisions_of_one_function() {
+    let folder = Folder::with(&[("store.yaml", VERSIONS)]);
+    let (documents, report) = folder.imported(&["store.yaml"]);
+    compiled(&documents);
+    let web = document(&documents, "Function", "web");
+    let revision = |name: &str, tag: &str, level: &str| {
+        serde_json::json!({
+            "name": name, "image": format!("ghcr.io/store/web:{tag}"), "env": { "LEVEL": level },
+        })
+    };
+    let (mut first, mut second) = (revision("v1-4", "1.4", "info"), revision("v2-0", "2.0", "debug"));
+    first["scale"] = serde_json::json!({ "min": 9 });
+    second["timeouts"] = serde_json::json!({ "grace": "5s" });
+    assert_eq!(web["revisions"], serde_json::json!([first, second]), "{documents}");
+    let shares = |name: &str, percent: u8| serde_json::json!({ "revision": name, "percent": percent });
+    assert_eq!(web["traffic"], serde_json::json!([shares("v1-4", 90), shares("v2-0", 10)]));
+    assert_eq!((&web["port"], &web["env"]), (&8080.into(), &serde_json::json!({ "STOCK": "http://stock" })));
+    assert_eq!((&web["callees"], &web["revisionHistory"]), (&serde_json::json!(["stock"]), &3.into()));
+    assert_eq!((&web["expose"][0]["hosts"][0], &web["image"]), (&"web.localhost".into(), &serde_json::Value::Null));
+    let stock = document(&documents, "Function", "stock");
+    let mut canary = shares("canary", 20);
+    canary["headers"] = serde_json::json!({ "x-canary": "always" });
+    assert_eq!(stock["traffic"], serde_json::json!([shares("stable", 80), canary]), "{documents}");
+    assert_eq!((&stock["revisions"][1]["port"], stock["expose"].as_array().unwrap().len()), (&8001.into(), 1));
+    reports(
+        &report,
+        &[
+            &["Service web ", "adapted", "v1-4 90 % (Deployment web-v1), v2-0 10 % (Deployment web-v2)"],
+            &["Service web-next", "to do", "a `tag` in `traffic`"],
+            &["Ingress stock-canary", "adapted", "stable 80 % (Deployment stock), canary 20 %"],
+        ],
+    );
+}
