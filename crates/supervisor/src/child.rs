@@ -350,8 +350,8 @@ impl Owner {
     }
 
     /// Explains a failure by the output so far.
-    pub(crate) fn diagnose(&self, end: End, lacks: &[String], view: View<'_>) -> String {
-        diagnosis::diagnose(self.status_store.lock().output.get(&self.id), end, lacks, view)
+    pub(crate) fn diagnose(&self, end: End, lacks: &[String], program: (View<'_>, &[String])) -> String {
+        diagnosis::diagnose(self.status_store.lock().output.get(&self.id), end, lacks, program)
     }
 
     fn read(

@@ -3,6 +3,7 @@
 //!
 //! None of it goes into the errors of requests, which callers in other namespaces see.
 
+use crate::downloads::missing_packages;
 use crate::output::OutputBuffer;
 use leno_model::{OutputLine, OutputStream};
 use std::path::{Path, PathBuf};
@@ -45,8 +46,13 @@ pub(crate) enum End {
 }
 
 /// The sentence to add to a failure; empty: nothing is known. `lacks`: dependencies that its jail
-/// does not show.
-pub(crate) fn diagnose(output: Option<&OutputBuffer>, end: End, lacks: &[String], view: View<'_>) -> String {
+/// does not show. `argv`: the program and its arguments, if it was never ready.
+pub(crate) fn diagnose(
+    output: Option<&OutputBuffer>,
+    end: End,
+    lacks: &[String],
+    (view, argv): (View<'_>, &[String]),
+) -> String {
     let lines: Vec<&OutputLine> = output.into_iter().flat_map(OutputBuffer::lines).collect();
     let said = |stream: OutputStream| -> Vec<&str> {
         let lines = lines.iter().rev().filter(|line| line.stream == stream);
@@ -54,7 +60,9 @@ pub(crate) fn diagnose(output: Option<&OutputBuffer>, end: End, lacks: &[String]
     };
     let errors = Some(said(OutputStream::Stderr)).filter(|lines| lines.iter().any(|text| is_telling(text)));
     let lines = errors.unwrap_or_else(|| said(OutputStream::Stdout));
-    let found = lines.iter().find_map(|line| Some((*line, cause(line, view)?)));
+    let has_network = matches!(view, View::Machine);
+    let missing = if has_network || end == End::Success { None } else { missing_packages(argv, &lines) };
+    let found = lines.iter().find_map(|line| Some((*line, cause(line, view)?))).filter(|_| missing.is_none());
     let quoted: Vec<&str> = match found {
         Some((line, _)) if is_telling(line) => vec![line],
         _ => lines.into_iter().filter(|text| is_telling(text)).take(QUOTED).collect(),
@@ -65,9 +73,10 @@ pub(crate) fn diagnose(output: Option<&OutputBuffer>, end: End, lacks: &[String]
         text += &format!("; it wrote: {}", quotes.join(" / "));
     }
     let is_known = |line: &str| path_in(line).is_some_and(|path| lacks.iter().any(|lack| lack.contains(path)));
-    match found {
-        Some((line, cause)) if !is_known(line) => text += &format!("; {cause}"),
-        None if end == End::Success && lacks.is_empty() => {
+    match (missing, found) {
+        (Some(cause), _) => text += &format!("; {cause}"),
+        (None, Some((line, cause))) if !is_known(line) => text += &format!("; {cause}"),
+        (None, None) if end == End::Success && lacks.is_empty() => {
             text += "; a function serves until the node ends it: have the program stay in the foreground (`nginx -g \
                      'daemon off;'`), or make it a Job";
         }
@@ -249,7 +258,7 @@ mod tests {
             ("PermissionError: [Errno 13] Permission denied: '/srv/data/key'", "chmod o+rX"),
             ("getaddrinfo ENOTFOUND packages.example", "`callees` only"),
         ] {
-            let told_now = diagnose(Some(&output(OutputStream::Stderr, &[line])), End::Other, &[], view);
+            let told_now = diagnose(Some(&output(OutputStream::Stderr, &[line])), End::Other, &[], (view, &[]));
             assert!(told_now.contains(told) && told_now.contains("it wrote: "), "{line}{told_now}");
         }
         for line in [
@@ -257,7 +266,7 @@ mod tests {
             "open /srv/app/x: no such file or directory",
             "listening on /",
         ] {
-            let told = diagnose(Some(&output(OutputStream::Stderr, &[line])), End::Other, &[], view);
+            let told = diagnose(Some(&output(OutputStream::Stderr, &[line])), End::Other, &[], (view, &[]));
             assert_eq!(told, format!("; it wrote: {line}"));
         }
     }
@@ -265,20 +274,28 @@ mod tests {
     #[test]
     fn frames_of_a_stack_are_left_out_and_long_lines_cut() {
         let stack = ["Traceback (most recent call last):", "  File \"/x.py\", line 1", "KeyError: 'a'"];
-        let told = diagnose(Some(&output(OutputStream::Stderr, &stack)), End::Other, &[], View::Machine);
+        let told = diagnose(Some(&output(OutputStream::Stderr, &stack)), End::Other, &[], (View::Machine, &[]));
         assert_eq!(told, "; it wrote: KeyError: 'a'");
-        let told =
-            diagnose(Some(&output(OutputStream::Stderr, &["\u{1b}[31mred\u{1b}[0m"])), End::Other, &[], View::Machine);
+        let told = diagnose(
+            Some(&output(OutputStream::Stderr, &["\u{1b}[31mred\u{1b}[0m"])),
+            End::Other,
+            &[],
+            (View::Machine, &[]),
+        );
         assert_eq!(told, "; it wrote: red");
-        let told =
-            diagnose(Some(&output(OutputStream::Stdout, &[&"x\u{1b}".repeat(500)])), End::Other, &[], View::Machine);
+        let told = diagnose(
+            Some(&output(OutputStream::Stdout, &[&"x\u{1b}".repeat(500)])),
+            End::Other,
+            &[],
+            (View::Machine, &[]),
+        );
         assert!(told.ends_with('…') && told.len() < 250 && !told.contains('\u{1b}'), "{told}");
         let lacks = ["the jail does not show /opt/a.jar".to_owned()];
         let view = View::Jail { directory: Path::new("/srv"), shown: &[] };
         let said = output(OutputStream::Stderr, &["Unable to access jarfile /opt/a.jar"]);
-        let told = diagnose(Some(&said), End::Other, &lacks, view);
+        let told = diagnose(Some(&said), End::Other, &lacks, (view, &[]));
         assert_eq!(told, "; the jail does not show /opt/a.jar; it wrote: Unable to access jarfile /opt/a.jar");
-        assert_eq!(diagnose(None, End::Other, &[], View::Image), "");
-        assert!(diagnose(None, End::Success, &[], View::Image).contains("foreground"));
+        assert_eq!(diagnose(None, End::Other, &[], (View::Image, &[])), "");
+        assert!(diagnose(None, End::Success, &[], (View::Image, &[])).contains("foreground"));
     }
 }

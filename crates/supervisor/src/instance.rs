@@ -109,10 +109,11 @@ impl Instance {
         self.report(Report::Failed(self.owner.id, failure, diagnosis));
     }
 
-    /// Explains a failure by the output so far.
-    fn diagnose(&self, end: End, lacks: &[String], in_jail: bool) -> Diagnosis {
+    /// Explains a failure by the output so far. `argv` is of an instance that was never ready.
+    fn diagnose(&self, end: End, lacks: &[String], in_jail: bool, argv: &[String]) -> Diagnosis {
         let Command { directory, read_only_paths, .. } = &self.command;
-        self.owner.diagnose(end, lacks, View::of(in_jail, self.container.is_some(), directory, read_only_paths))
+        let view = View::of(in_jail, self.container.is_some(), directory, read_only_paths);
+        self.owner.diagnose(end, lacks, (view, argv))
     }
 
     /// Sending only fails if the supervisor is gone.
@@ -249,11 +250,12 @@ impl Instance {
             Start::Cancelled => return self.finish(tree).await,
             Start::Exited => {
                 let (status, end) = ended(tree, resources).await;
-                let diagnosis = self.diagnose(end, resources.lacks(), in_jail);
+                let diagnosis = self.diagnose(end, resources.lacks(), in_jail, &self.command.argv);
                 return self.failed(Failure::NeverReady(AcquireError::Exited { status }), diagnosis);
             }
             Start::Failed(error) => {
-                self.failed(Failure::NeverReady(error), self.diagnose(End::Other, resources.lacks(), in_jail));
+                let diagnosis = self.diagnose(End::Other, resources.lacks(), in_jail, &self.command.argv);
+                self.failed(Failure::NeverReady(error), diagnosis);
                 return self.finish(tree).await;
             }
         };
@@ -298,7 +300,7 @@ impl Instance {
         if *self.target.borrow() < TargetState::Drain {
             let ready_for = since.elapsed();
             let (status, end) = ended(tree, resources).await;
-            let diagnosis = self.diagnose(end, resources.lacks(), in_jail);
+            let diagnosis = self.diagnose(end, resources.lacks(), in_jail, &[]);
             return self.failed(Failure::Crashed { status, ready_for }, diagnosis);
         }
         self.owner.status_store.set_state(self.owner.id, InstanceState::Draining);

@@ -52,6 +52,7 @@ mod core_dumps;
 mod diagnosis;
 mod dialer;
 mod dispatcher;
+mod downloads;
 mod error;
 mod function;
 mod host;

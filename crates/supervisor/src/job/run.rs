@@ -266,7 +266,8 @@ async fn run_in(
                 let ended = child.resources.describe(status);
                 child.resources.last_lines().await;
                 let view = View::of(in_jail, container.is_some(), &process.directory, &process.read_only_paths);
-                let failure = || ended + &owner.diagnose(diagnosis::End::Other, child.resources.lacks(), view);
+                let failure =
+                    || ended + &owner.diagnose(diagnosis::End::Other, child.resources.lacks(), (view, &process.argv));
                 Outcome::Exited { code, failure: (code != Some(0)).then(failure) }
             } else {
                 child.tree.finish(process.grace, at_least(target, TargetState::Kill)).await;
