@@ -278,6 +278,13 @@ fn away(node: &NodeStatus, status: &Status) -> Vec<Alert> {
     [of_node].into_iter().chain(of_functions).map(begun).collect()
 }
 
+/// The alert about the store of a control plane that cannot be used, and why.
+pub(crate) fn of_store(fault: &str) -> Alert {
+    let text = format!("{fault}; revisions and results of jobs are in memory only, and a restart loses them");
+    let fix = "make the file readable and writable for Leno, with space on its disk; Leno opens it again by itself";
+    Alert::new(Severity::Critical, "store", "control plane", text, fix)
+}
+
 fn certificates(node: &Node) -> Vec<Alert> {
     let svids = &node.svids;
     let now = svids.now().map_or(0, |now| now.as_secs());

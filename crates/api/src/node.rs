@@ -68,6 +68,8 @@ pub struct Admin {
     pub configured: watch::Receiver<bool>,
     /// Whether the configuration is in force and every identity certified.
     pub ready: watch::Receiver<bool>,
+    /// Why the control plane in this process cannot use its store; `None`: it can, or has none.
+    pub store_fault: watch::Receiver<Option<String>>,
     /// Receives upgrade requests, one at a time.
     pub upgrades: mpsc::Sender<upgrade::Pending>,
     /// Since when alerts hold.
@@ -424,6 +426,7 @@ impl Admin {
         all.extend(self.alerts.of_files());
         let of_control_plane = |control: &Control| alerts::of_control_plane(&control.status(), &Decisions::of(control));
         all.extend(self.control.iter().flat_map(of_control_plane));
+        all.extend(self.store_fault.borrow().as_deref().map(alerts::of_store));
         all
     }
 

@@ -272,6 +272,7 @@ async fn node(
         changes: None,
         configured: running.configured.clone(),
         ready: running.ready.clone(),
+        store_fault: watch::channel(None).1,
         upgrades,
         alerts: AlertHistory::default(),
     };

@@ -6,7 +6,7 @@
 
 mod transfer;
 
-use self::transfer::ControlListener;
+use self::transfer::{Attachment, ControlListener};
 use crate::Guards;
 use crate::allocator::Starting;
 use crate::component_cache;
@@ -227,11 +227,7 @@ async fn up(
         }
     }
     leaves_file.store(false, Ordering::Relaxed);
-    if options.take_over
-        && let Some(file) = &options.store
-    {
-        transfer::attach(&control, &intake, &snapshot, file).await;
-    }
+    let (mut attachment, store_fault) = Attachment::new(options.store.as_deref().filter(|_| options.take_over));
     let (upgrades, mut requests) = mpsc::channel(1);
     let files = Arc::new(tokio::task::block_in_place(|| FileChanges::new(path)));
     let told = Admin {
@@ -241,6 +237,7 @@ async fn up(
         changes: Some(files.clone()),
         configured: running.configured.clone(),
         ready: running.ready.clone(),
+        store_fault,
         upgrades,
         alerts: AlertHistory::default(),
     };
@@ -273,6 +270,7 @@ async fn up(
     let mut warned = snapshot.warnings().to_vec();
     // A change with tags that no registry could resolve, and the time of the next attempt.
     let mut unresolved: Option<(Instant, Snapshot)> = None;
+    let mut in_force = snapshot;
     loop {
         let again = unresolved.as_ref().map_or_else(Instant::now, |(again, _)| *again);
         let change = tokio::select! {
@@ -281,6 +279,10 @@ async fn up(
                 Some((_, snapshot)) => Ok(snapshot),
                 None => continue,
             },
+            () = attachment.due() => {
+                attachment.attempt(&control, &intake, &in_force).await;
+                continue;
+            }
             Some(Pending { request, answer }) = requests.recv() => {
                 let upgraded = tokio::select! {
                     upgraded = transfer::upgrade(&mut starter, &running, &control, (&reserved, &request)) => upgraded,
@@ -309,7 +311,7 @@ async fn up(
         };
         // Registries may be slow.
         unresolved = tokio::select! {
-            applied = apply(&control, &intake, (&engines, &mesh), change, (&mut warned, &files, &told.alerts)) => applied,
+            applied = apply(&control, &intake, (&engines, &mesh), change, (&mut in_force, &mut warned), (&files, &told.alerts)) => applied,
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         };
@@ -359,7 +361,8 @@ async fn apply(
     intake: &Intake,
     (engines, running): (&Engines, &MeshConfig),
     change: Result<Snapshot, Vec<Problem>>,
-    (warned, files, alerts): (&mut Vec<Problem>, &FileChanges, &AlertHistory),
+    (in_force, warned): (&mut Snapshot, &mut Vec<Problem>),
+    (files, alerts): (&FileChanges, &AlertHistory),
 ) -> Option<(Instant, Snapshot)> {
     let change = change.and_then(|snapshot| {
         let fixed = running.fixed_at_start(snapshot.mesh_config());
@@ -393,6 +396,7 @@ async fn apply(
             tell_imports(&snapshot);
             warn_of_more(warned, snapshot.warnings());
             alerts.take_warnings(snapshot.warnings());
+            *in_force = snapshot;
         }
         Err(IntakeError::Images(problems)) => {
             refused(&problems);

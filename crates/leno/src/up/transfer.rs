@@ -10,21 +10,24 @@ use leno_intake::Intake;
 use leno_node::{ChildLink, Parent, Running, StateCheck};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
+use std::future::pending;
 use std::io::{Read, Seek, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::time::sleep;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 /// Names of the descriptors.
 const LISTENER: &str = "control";
 const STATE: &str = "control.state";
-/// Pause between two attempts to open the store, which the parent closes after the transfer, and
-/// how many there are.
+/// Pause between two attempts to open the store, which the parent closes after the transfer. After so
+/// many attempts it is an alert, and the pause is longer.
 const PAUSE: Duration = Duration::from_millis(100);
 const ATTEMPTS: u32 = 100;
+const PAUSE_AFTER_FAULT: Duration = Duration::from_secs(5);
 
 /// The listener of the control plane.
 pub(super) struct ControlListener {
@@ -79,26 +82,59 @@ pub(super) async fn upgrade(
     starter.upgrade(running, request, TransferredState { descriptors, unchanged: Some(unchanged) }).await
 }
 
-/// Opens the store as soon as the parent has closed it, and stores what this process has.
-pub(super) async fn attach(control: &Control, intake: &Intake, snapshot: &Snapshot, file: &Path) {
-    let mut attempt = 1;
-    let attached = loop {
-        let attached = tokio::task::block_in_place(|| Store::open(file).and_then(|store| control.attach(store)));
-        if attached.is_ok() || attempt >= ATTEMPTS {
-            break attached;
+/// The store that a child opens as soon as its parent has closed it.
+pub(super) struct Attachment<'a> {
+    /// The file, until it is in use.
+    file: Option<&'a Path>,
+    attempts: u32,
+    /// The time of the next attempt.
+    at: Instant,
+    fault: watch::Sender<Option<String>>,
+}
+
+impl<'a> Attachment<'a> {
+    /// A file that is not in use yet, and why it cannot be used.
+    pub(super) fn new(file: Option<&'a Path>) -> (Self, watch::Receiver<Option<String>>) {
+        let (fault, told) = watch::channel(None);
+        (Self { file, attempts: 0, at: Instant::now(), fault }, told)
+    }
+
+    /// Waits until the next attempt.
+    pub(super) async fn due(&self) {
+        match self.file {
+            Some(_) => sleep_until(self.at).await,
+            None => pending().await,
         }
-        attempt += 1;
-        sleep(PAUSE).await;
-    };
-    // The publication stores the definitions.
-    let stored = match attached {
-        Ok(()) => intake.publish(control, snapshot, None).await.map(drop).map_err(anyhow::Error::from),
-        Err(error) => Err(error.into()),
-    };
-    if let Err(error) = stored {
-        tracing::error!(
-            "{} cannot be used: {error:#}; until the next restart, revisions and results of jobs are in memory only",
-            file.display()
-        );
+    }
+
+    /// Opens the store, and stores the state of this process.
+    pub(super) async fn attempt(&mut self, control: &Control, intake: &Intake, snapshot: &Snapshot) {
+        let Some(file) = self.file else { return };
+        let attached = tokio::task::block_in_place(|| Store::open(file).and_then(|store| control.attach(store)));
+        // The publication stores the definitions.
+        let stored = match attached {
+            Ok(()) => intake.publish(control, snapshot, None).await.map(drop).map_err(anyhow::Error::from),
+            Err(error) => Err(error.into()),
+        };
+        self.attempts += 1;
+        match stored {
+            Ok(()) => {
+                self.file = None;
+                if self.fault.send_replace(None).is_some() {
+                    tracing::info!("{}: revisions and results of jobs are stored again", file.display());
+                }
+            }
+            Err(error) => {
+                control.detach();
+                self.at = Instant::now() + if self.attempts < ATTEMPTS { PAUSE } else { PAUSE_AFTER_FAULT };
+                if self.attempts >= ATTEMPTS {
+                    let reason = format!("the store {} cannot be used: {error:#}", file.display());
+                    if self.attempts == ATTEMPTS {
+                        tracing::error!("{reason}; revisions and results of jobs are in memory only until it can");
+                    }
+                    self.fault.send_replace(Some(reason));
+                }
+            }
+        }
     }
 }

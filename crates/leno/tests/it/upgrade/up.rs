@@ -111,6 +111,37 @@ fn no_request_fails_while_a_whole_mesh_is_upgraded_again_and_again() {
 }
 
 #[test]
+fn a_store_that_the_new_process_cannot_use_is_an_alert_until_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let [store, aside] = ["control.redb", "aside"].map(|name| folder.path().join(name));
+    let with_store = ["--store", store.to_str().unwrap()];
+    let mut mesh = Mesh::start(&application(""));
+    mesh.restart(&with_store);
+    let mut mesh = UpgradedMesh { mesh, pid: None };
+    mesh.mesh.write(&application("  env: {EDITION: two}\n"));
+    eventually("the second revision", || (mesh.revisions().len() == 2).then_some(()));
+    // The path of the store leads to a folder while the new process begins.
+    fs::rename(&store, &aside).unwrap();
+    fs::create_dir(&store).unwrap();
+    let pid = mesh.upgrade();
+    let alert = |mesh: &UpgradedMesh| mesh.rows("alerts").into_iter().find(|row| row["kind"] == "store");
+    let told = eventually("the alert", || alert(&mesh));
+    let text = told["text"].as_str().unwrap();
+    assert!(text.contains(with_store[1]) && text.contains("in memory only"), "{told}");
+    // What changes meanwhile is stored later.
+    mesh.mesh.write(&application("  env: {EDITION: three}\n"));
+    eventually("the third revision", || (mesh.revisions().len() == 3).then_some(()));
+    let before = mesh.revisions();
+    fs::remove_dir(&store).unwrap();
+    fs::rename(&aside, &store).unwrap();
+    eventually("the end of the alert", || alert(&mesh).is_none().then_some(()));
+    terminate_pid(pid);
+    mesh.pid = None;
+    mesh.mesh.start_again(&with_store);
+    assert_eq!(mesh.revisions(), before);
+}
+
+#[test]
 fn a_whole_mesh_goes_on_if_the_new_process_cannot_take_over() {
     let folder = tempfile::tempdir().unwrap();
     let end = folder.path().join("end");
