@@ -101,6 +101,7 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("bundle", &Resource::Bundle(TrustBundle::new(&domain, [CertificateDer::from(root)]).unwrap()));
     resource("slice-command", &Resource::FunctionConfig(Box::new(configs::command())));
     resource("slice-named", &Resource::FunctionConfig(Box::new(configs::named())));
+    resource("slice-roots", &Resource::FunctionConfig(Box::new(configs::with_roots())));
     resource("slice-watched", &Resource::FunctionConfig(Box::new(configs::watched())));
     resource("slice-raw-headers", &Resource::FunctionConfig(Box::new(configs::raw())));
     resource("slice-judge-each", &Resource::FunctionConfig(Box::new(configs::judged_each())));

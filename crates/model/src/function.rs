@@ -173,8 +173,10 @@ pub struct JwksFetch {
     pub issuer: usize,
     /// `http://` or `https://` address.
     pub url: String,
-    /// PEM file with trusted roots for `https`; `None`: the system's.
+    /// PEM file with trusted roots for `https`; `None`: `ca`, or else the system's.
     pub ca_file: Option<PathBuf>,
+    /// Trusted roots for `https`, in PEM; empty: those of the file, or else the system's.
+    pub ca: String,
     /// Interval of fetches. An unknown `kid` causes an earlier one. After a failure the node keeps
     /// the previous keys.
     pub refresh: Duration,

@@ -422,8 +422,10 @@ pub enum Metric {
 pub struct ModuleUrl {
     /// `http://` or `https://` address.
     pub url: String,
-    /// PEM file with trusted roots for `https`; `None`: the system's.
+    /// PEM file with trusted roots for `https`; `None`: `ca`, or else the system's.
     pub ca_file: Option<PathBuf>,
+    /// Trusted roots for `https`, in PEM; empty: those of the file, or else the system's.
+    pub ca: String,
 }
 
 /// SHA-256 of a module.

@@ -85,6 +85,15 @@ pub fn address(url: &str) -> Result<Uri, ClientError> {
     uri.ok_or_else(|| ClientError::Address(url.to_owned()))
 }
 
+/// Authorities to trust in place of the system's, as a document names them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum TrustedRoots {
+    /// A file.
+    File(CaFile),
+    /// PEM.
+    Pem(String),
+}
+
 /// A file of authorities that a document names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CaFile {
@@ -111,17 +120,21 @@ impl CaFile {
 }
 
 /// Makes a client for this address. Each request uses a new connection, so a late or second
-/// response of a server cannot answer another request. It trusts the certificates in the PEM
-/// file `ca_file`, or else the system's. It does not follow redirects.
-pub async fn client(address: &Uri, ca_file: Option<CaFile>) -> Result<Client, ClientError> {
-    let tls = tls_for(address, ca_file).await?;
+/// response of a server cannot answer another request. It trusts `roots`, or else the system's. It
+/// does not follow redirects.
+pub async fn client(address: &Uri, roots: Option<TrustedRoots>) -> Result<Client, ClientError> {
+    let tls = tls_for(address, roots).await?;
     let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
     Ok(HyperClient::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector))
 }
 
 /// Like [`client`], but connects to one of `hosts` instead of looking the name up.
-pub async fn client_to(address: &Uri, hosts: Arc<[IpAddr]>, ca_file: Option<CaFile>) -> Result<ClientTo, ClientError> {
-    let tls = tls_for(address, ca_file).await?;
+pub async fn client_to(
+    address: &Uri,
+    hosts: Arc<[IpAddr]>,
+    roots: Option<TrustedRoots>,
+) -> Result<ClientTo, ClientError> {
+    let tls = tls_for(address, roots).await?;
     let mut http = HttpConnector::new_with_resolver(FixedAddresses(hosts));
     http.enforce_http(false);
     let connector =
@@ -129,10 +142,14 @@ pub async fn client_to(address: &Uri, hosts: Arc<[IpAddr]>, ca_file: Option<CaFi
     Ok(HyperClient::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector))
 }
 
-async fn tls_for(address: &Uri, ca_file: Option<CaFile>) -> Result<ClientConfig, ClientError> {
+async fn tls_for(address: &Uri, roots: Option<TrustedRoots>) -> Result<ClientConfig, ClientError> {
     // Without TLS there is no certificate to check.
-    match (address.scheme_str() == Some("https"), ca_file) {
-        (true, Some(file)) => file.tls().await,
+    match (address.scheme_str() == Some("https"), roots) {
+        (true, Some(TrustedRoots::File(file))) => file.tls().await,
+        (true, Some(TrustedRoots::Pem(pem))) => {
+            let read = |_: &_| Ok(Zeroizing::new(pem.clone().into_bytes()));
+            tls_of(Some(&"`ca` of the document"), None, read).map(|tls| tls.config)
+        }
         (true, None) => {
             let read = readers::run(readers::OPERATOR, readers::MAX_WAIT, || Ok(tls(None, &FileAccess::Any))).await;
             Ok(read.map_err(|error| ClientError::Tls(error.to_string()))??.config)

@@ -181,7 +181,7 @@ fn jwks(context: &Context<'_>, scope: &Scope<'_>, jwks: &Jwks, issuer: usize, po
             }
         }
         (None, None, Some(url)) => {
-            let ca_file = jwks.ca_file.as_ref().map(|file| fields::file(context.inputs, &scope.field("caFile"), file));
+            let (ca_file, ca) = fields::roots(context.inputs, scope, (jwks.ca_file.as_deref(), jwks.ca.as_deref()));
             let refresh = fields::within(&scope.field("refresh"), jwks.refresh, Duration::from_secs(1), fields::DAY);
             let timeout =
                 fields::within(&scope.field("timeout"), jwks.timeout, fields::MILLISECOND, Duration::from_secs(60));
@@ -190,7 +190,7 @@ fn jwks(context: &Context<'_>, scope: &Scope<'_>, jwks: &Jwks, issuer: usize, po
                 let fix = "write the value of `jwks_uri` in it, such as https://id.example/jwks";
                 scope.field("url").problem("this is the description of the issuer, which has no keys", fix);
             }
-            policy.jwks.push(JwksFetch { issuer, url: url.clone(), ca_file, refresh, timeout });
+            policy.jwks.push(JwksFetch { issuer, url: url.clone(), ca_file, ca, refresh, timeout });
             Vec::new()
         }
         (None, None, None) => {

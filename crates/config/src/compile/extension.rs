@@ -62,6 +62,7 @@ fn extension(
         path: extension.path.as_deref(),
         url: extension.url.as_deref(),
         ca_file: extension.ca_file.as_deref(),
+        ca: extension.ca.as_deref(),
         sha256: extension.sha256.as_deref(),
     };
     let (module, url) = module::source(context, scope, &source, &module::MODULE)?;

@@ -235,6 +235,34 @@ pub(super) fn file(context: &std::cell::RefCell<Vec<PathBuf>>, scope: &Scope<'_>
     path
 }
 
+/// Largest certificates in a document, in bytes.
+const LARGEST_ROOTS: usize = 64 << 10;
+
+/// The certificates to trust in place of the system's: a file (`caFile`), or PEM (`ca`; empty: none).
+pub(super) fn roots(
+    context: &std::cell::RefCell<Vec<PathBuf>>,
+    scope: &Scope<'_>,
+    (file, pem): (Option<&Path>, Option<&str>),
+) -> (Option<PathBuf>, String) {
+    let place = scope.field("ca");
+    if let Some(pem) = pem {
+        let fix = "expected certificates: `-----BEGIN CERTIFICATE-----` and so on, as in a PEM file";
+        match () {
+            () if file.is_some() => {
+                place.problem("the certificates come from two places", "keep one of `ca` and `caFile`")
+            }
+            () if pem.len() > LARGEST_ROOTS => {
+                place.problem(format!("it has more than {LARGEST_ROOTS} bytes"), "name fewer authorities")
+            }
+            () if pem.contains("PRIVATE KEY") => place.problem("there is a private key in it", fix),
+            () if !pem.contains("-----BEGIN CERTIFICATE-----") => place.problem("there is no certificate in it", fix),
+            () => {}
+        }
+    }
+    let file = file.map(|path| self::file(context, &scope.field("caFile"), path));
+    (file, pem.unwrap_or_default().to_owned())
+}
+
 /// Whether a file may be read now. Reports files that a document of a request names: otherwise the
 /// sender of documents could read any file.
 pub(super) fn is_read(scope: &Scope<'_>, fix: &str) -> bool {

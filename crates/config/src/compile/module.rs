@@ -26,6 +26,7 @@ pub(super) struct Source<'a> {
     pub path: Option<&'a Path>,
     pub url: Option<&'a str>,
     pub ca_file: Option<&'a Path>,
+    pub ca: Option<&'a str>,
     pub sha256: Option<&'a str>,
 }
 
@@ -64,16 +65,18 @@ pub(super) fn source(
         }
         parsed.ok()
     });
-    if source.url.is_none() && source.ca_file.is_some() {
-        let fix = "remove it, or give a `url`";
-        scope.field("caFile").problem(format!("`caFile` is for {name}s that are fetched"), fix);
+    for (field, is_written) in [("caFile", source.ca_file.is_some()), ("ca", source.ca.is_some())] {
+        if source.url.is_none() && is_written {
+            let fix = "remove it, or give a `url`";
+            scope.field(field).problem(format!("`{field}` is for {name}s that are fetched"), fix);
+        }
     }
     match (source.path, source.url, wanted) {
         (Some(path), None, wanted) => file(context, scope, path, wanted.flatten(), kind).map(|hash| (hash, None)),
         (None, Some(url), Some(hash)) => {
             check_url(&scope.field("url"), url);
-            let ca_file = source.ca_file.map(|file| fields::file(context.inputs, &scope.field("caFile"), file));
-            Some((hash?, Some(ModuleUrl { url: url.to_owned(), ca_file })))
+            let (ca_file, ca) = fields::roots(context.inputs, scope, (source.ca_file, source.ca));
+            Some((hash?, Some(ModuleUrl { url: url.to_owned(), ca_file, ca })))
         }
         (None, Some(_), None) => {
             let fix = format!("add `sha256` (`sha256sum {name}.wasm` prints it), so that only this {name} is ever run");

@@ -59,6 +59,7 @@ pub(super) fn wasm(
         path: wasm.path.as_deref(),
         url: wasm.url.as_deref(),
         ca_file: wasm.ca_file.as_deref(),
+        ca: wasm.ca.as_deref(),
         sha256: wasm.sha256.as_deref(),
     };
     let (module, url) = module::source(context, &place, &source, &module::COMPONENT)?;

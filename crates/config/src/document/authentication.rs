@@ -87,8 +87,10 @@ pub struct Jwks {
     /// for the first time, requests with a token of the issuer get 503 with `Retry-After`.
     pub url: Option<String>,
     /// PEM file with the certificates to trust for `url`, relative to the document's folder.
-    /// Without it: the system's.
+    /// Without it and `ca`: the system's.
     pub ca_file: Option<PathBuf>,
+    /// The certificates themselves, in PEM, in place of `caFile`.
+    pub ca: Option<String>,
     /// How often to fetch from `url`. A token with an unknown key id fetches sooner; a failed fetch
     /// keeps the keys it had.
     pub refresh: Duration,
@@ -103,6 +105,7 @@ impl Default for Jwks {
             file: None,
             url: None,
             ca_file: None,
+            ca: None,
             refresh: Duration::from_secs(300),
             timeout: Duration::from_secs(5),
         }

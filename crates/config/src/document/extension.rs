@@ -20,9 +20,12 @@ pub struct Extension {
     /// with 503, whatever `failMode` says.
     #[serde(default)]
     pub url: Option<String>,
-    /// PEM file with the certificates to trust for `url`. Without it: the system's.
+    /// PEM file with the certificates to trust for `url`. Without it and `ca`: the system's.
     #[serde(default)]
     pub ca_file: Option<PathBuf>,
+    /// The certificates themselves, in PEM, in place of `caFile`.
+    #[serde(default)]
+    pub ca: Option<String>,
     /// The module's SHA-256 in hexadecimal digits. A module with another one is refused.
     #[serde(default)]
     pub sha256: Option<String>,

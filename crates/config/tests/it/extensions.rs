@@ -70,7 +70,12 @@ fn a_module_with_an_address_is_not_read_here() {
         load(folder.path(), &policy("p", &format!("  - {{name: x, url: \"{url}\", sha256: {hash}}}"))).unwrap();
     assert!(snapshot.modules().is_empty());
     let extension = &config(&snapshot, "default/a").inbound_extensions[0];
-    assert_eq!((extension.module, &extension.url), (hash, &Some(ModuleUrl { url: url.into(), ca_file: None })));
+    let fetched = |ca: &str| Some(ModuleUrl { url: url.into(), ca_file: None, ca: ca.to_owned() });
+    assert_eq!((extension.module, &extension.url), (hash, &fetched("")));
+    let pem = "-----BEGIN CERTIFICATE-----";
+    let own = policy("p", &format!("  - {{name: x, url: \"{url}\", sha256: {hash}, ca: \"{pem}\"}}"));
+    let snapshot = load(folder.path(), &own).unwrap();
+    assert_eq!(config(&snapshot, "default/a").inbound_extensions[0].url, fetched(pem));
 }
 
 #[test]

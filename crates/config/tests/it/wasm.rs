@@ -40,7 +40,7 @@ fn a_component_that_is_fetched_needs_only_its_hash() {
     let hash = module_hash(COMPONENT);
     let text = function(&format!("  wasm: {{url: \"https://host/a.wasm\", sha256: \"{hash}\"}}"));
     let snapshot = load_text(&folder.path().join("app.yaml"), &text).unwrap();
-    let url = ModuleUrl { url: "https://host/a.wasm".to_owned(), ca_file: None };
+    let url = ModuleUrl { url: "https://host/a.wasm".to_owned(), ca_file: None, ca: String::new() };
     assert_eq!(config(&snapshot).modules().collect::<Vec<_>>(), [(hash, Some(&url))]);
     assert!(snapshot.modules().is_empty());
 }

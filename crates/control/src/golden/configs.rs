@@ -44,6 +44,7 @@ pub(super) fn command() -> FunctionConfig {
             issuer: 1,
             url: "https://idp.example/keys".to_owned(),
             ca_file: Some("/etc/leno/idp.pem".into()),
+            ca: String::new(),
             refresh: Duration::from_secs(300),
             timeout: Duration::from_secs(5),
         }],
@@ -90,6 +91,17 @@ pub(super) fn named() -> FunctionConfig {
     let names = vec![(7, "stable".to_owned()), (6, "next".to_owned())];
     let before = command();
     FunctionConfig { revisions: Revisions { plan, names, ..before.revisions.clone() }, ..before }
+}
+
+/// A function whose documents have the certificates to trust for what nodes fetch.
+pub(super) fn with_roots() -> FunctionConfig {
+    let pem = "-----BEGIN CERTIFICATE-----\n".to_owned();
+    let mut config = command();
+    config.jwks.iter_mut().for_each(|fetch| (fetch.ca_file, fetch.ca) = (None, pem.clone()));
+    for extension in &mut config.inbound_extensions {
+        extension.url.iter_mut().for_each(|url| (url.ca_file, url.ca) = (None, pem.clone()));
+    }
+    config
 }
 
 /// A function with other probes than usual.
@@ -363,7 +375,11 @@ fn module() -> ModuleHash {
 }
 
 fn module_url() -> Option<ModuleUrl> {
-    Some(ModuleUrl { url: "https://modules.example/a.wasm".to_owned(), ca_file: Some("/etc/leno/ca.pem".into()) })
+    Some(ModuleUrl {
+        url: "https://modules.example/a.wasm".to_owned(),
+        ca_file: Some("/etc/leno/ca.pem".into()),
+        ca: String::new(),
+    })
 }
 
 fn processes() -> Command {

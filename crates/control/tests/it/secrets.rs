@@ -23,7 +23,7 @@ fn with_keys(name: &str, keys: &[&str], edition: u32) -> FunctionConfig {
         |name: &&str| Secret { name: (*name).to_owned(), from: SecretSource::Stored(key(name)), environment: true };
     config.run = Run::Wasm(Wasm {
         module: [7; 32].into(),
-        url: Some(ModuleUrl { url: "https://modules.example/a.wasm".to_owned(), ca_file: None }),
+        url: Some(ModuleUrl { url: "https://modules.example/a.wasm".to_owned(), ca_file: None, ca: String::new() }),
         memory: 1 << 20,
         env: BTreeMap::new(),
         secrets: keys.iter().map(secret).collect(),

@@ -8,7 +8,7 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use leno_model::FunctionConfig;
 use leno_model::{JwksFetch, ModuleUrl};
-use leno_runtime::client::{self, CaFile, ClientError, with_causes};
+use leno_runtime::client::{self, CaFile, ClientError, TrustedRoots, with_causes};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -47,8 +47,8 @@ fn hint(status: StatusCode) -> &'static str {
 pub struct Download {
     /// Its address.
     pub(crate) url: String,
-    /// PEM file with the roots to trust for `https`; `None`: the system's.
-    pub(crate) ca_file: Option<CaFile>,
+    /// The roots to trust for `https`; `None`: the system's.
+    pub(crate) roots: Option<TrustedRoots>,
     /// The namespace whose document has the URL.
     pub(crate) requester: Requester,
 }
@@ -56,18 +56,19 @@ pub struct Download {
 impl Download {
     /// A key set from a function's documents.
     pub(crate) fn key_set(config: &FunctionConfig, fetch: &JwksFetch) -> Self {
-        Self::of(config, &fetch.url, fetch.ca_file.as_ref())
+        Self::of(config, &fetch.url, (fetch.ca_file.as_ref(), &fetch.ca))
     }
 
     /// A module from a function's documents.
     pub fn module(config: &FunctionConfig, url: &ModuleUrl) -> Self {
-        Self::of(config, &url.url, url.ca_file.as_ref())
+        Self::of(config, &url.url, (url.ca_file.as_ref(), &url.ca))
     }
 
-    fn of(config: &FunctionConfig, url: &str, ca_file: Option<&PathBuf>) -> Self {
+    fn of(config: &FunctionConfig, url: &str, (ca_file, ca): (Option<&PathBuf>, &str)) -> Self {
         let (namespace, access) = (&config.id.namespace, config.bounds.file_access());
-        let ca_file = ca_file.map(|path| CaFile::new(path.clone(), namespace.clone(), access));
-        Self { url: url.to_owned(), ca_file, requester: Requester::of(config) }
+        let file = ca_file.map(|path| TrustedRoots::File(CaFile::new(path.clone(), namespace.clone(), access)));
+        let roots = file.or_else(|| (!ca.is_empty()).then(|| TrustedRoots::Pem(ca.to_owned())));
+        Self { url: url.to_owned(), roots, requester: Requester::of(config) }
     }
 }
 
@@ -95,7 +96,7 @@ async fn get(
     let host = address.host().unwrap_or_default();
     let hosts = guard.addresses(host, &what.requester, timeout).await?;
     // Documents are fetched too seldom to keep a connection open.
-    let client = client::client_to(&address, hosts, what.ca_file.clone()).await?;
+    let client = client::client_to(&address, hosts, what.roots.clone()).await?;
     let request = Request::get(address)
         .header(ACCEPT, accept)
         .header(USER_AGENT, client::USER_AGENT)

@@ -69,7 +69,7 @@ fn wants_tokens(config: &mut FunctionConfig, url: String) {
         algorithm: QuotaAlgorithm::TokenBucket { requests: 2, period_ms: 3_600_000, burst: 2 },
     });
     let (refresh, timeout) = (Duration::from_secs(3600), Duration::from_secs(30));
-    config.jwks.push(JwksFetch { issuer: 0, url, ca_file: None, refresh, timeout });
+    config.jwks.push(JwksFetch { issuer: 0, url, ca_file: None, ca: String::new(), refresh, timeout });
 }
 
 async fn with_token(mesh: &Mesh, token: &str) -> Answer {

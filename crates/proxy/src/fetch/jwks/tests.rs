@@ -7,7 +7,7 @@ use crate::testing::SigningKey;
 use leno_files::FileAccess;
 use leno_model::JwksFetch;
 use leno_policy::spec::{Algorithm, Issuer, KeyId, TokenSource};
-use leno_runtime::client::{CaFile, ClientError};
+use leno_runtime::client::{CaFile, ClientError, TrustedRoots};
 use leno_telemetry::exposition::Exposition;
 use leno_testkit::eventually_async;
 use rcgen::CertificateParams;
@@ -122,6 +122,7 @@ fn config(name: &str, url: &str) -> FunctionConfig {
         issuer: 0,
         url: url.into(),
         ca_file: None,
+        ca: String::new(),
         refresh: Duration::from_secs(3600),
         timeout: Duration::from_secs(10),
     });
@@ -137,13 +138,13 @@ fn guard() -> EgressGuard {
     EgressGuard::new(Vec::new(), Arc::default())
 }
 
-fn unrestricted(path: &Path) -> CaFile {
-    CaFile::new(path.to_owned(), "test".to_owned(), FileAccess::Any)
+fn unrestricted(path: &Path) -> TrustedRoots {
+    TrustedRoots::File(CaFile::new(path.to_owned(), "test".to_owned(), FileAccess::Any))
 }
 
-fn named(url: &str, ca_file: Option<CaFile>) -> Download {
+fn named(url: &str, roots: Option<TrustedRoots>) -> Download {
     let requester = Requester { namespace: "shop".into(), egress: None };
-    Download { url: url.into(), ca_file, requester }
+    Download { url: url.into(), roots, requester }
 }
 
 #[tokio::test]
@@ -388,13 +389,18 @@ async fn https_trusts_the_named_roots_and_no_others() {
     let server = Server::start_with(&[ok(&key_set("one"))], Some(tls)).await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ca.pem");
-    std::fs::write(&file, certificate).unwrap();
+    std::fs::write(&file, &certificate).unwrap();
     let get = |url: &str, ca_file: Option<&std::path::Path>| {
         let source = named(url, ca_file.map(unrestricted));
         async move { fetch(guard(), source, Duration::from_secs(10)).await }
     };
     let keys = get(&server.url, Some(&file)).await.unwrap();
     assert_eq!(keys.keys.len(), 1);
+    let inline = named(&server.url, Some(TrustedRoots::Pem(certificate)));
+    assert!(fetch(guard(), inline, Duration::from_secs(10)).await.is_ok(), "the same in the document");
+    let damaged = named(&server.url, Some(TrustedRoots::Pem("-----BEGIN CERTIFICATE-----".to_owned())));
+    let error = fetch(guard(), damaged, Duration::from_secs(10)).await.unwrap_err().to_string();
+    assert!(error.contains("`ca` of the document"), "{error}");
     let other_name = server.url.replace("localhost", "127.0.0.1");
     assert!(
         matches!(

@@ -11,7 +11,7 @@ mod verdict;
 
 use crate::state::function::{FunctionEntry, LoadedProgram};
 use head::Head;
-use leno_model::{CandidatePrograms, FunctionId};
+use leno_model::{CandidatePrograms, FunctionId, JwksFetch};
 use leno_policy::input::{Peer, RequestInput};
 use leno_policy::needs::Reads;
 use leno_policy::outcome::Output;
@@ -139,8 +139,8 @@ fn is_outbound(recorded: &DecodedRecord) -> bool {
 fn with_known_keys(candidate: &CandidatePrograms, in_force: &FunctionEntry) -> ProgramSpec {
     let mut spec = candidate.inbound.clone();
     for fetch in &candidate.jwks {
-        let same =
-            in_force.config.jwks.iter().find(|known| (&known.url, &known.ca_file) == (&fetch.url, &fetch.ca_file));
+        let source = |fetch: &JwksFetch| (fetch.url.clone(), fetch.ca_file.clone(), fetch.ca.clone());
+        let same = in_force.config.jwks.iter().find(|known| source(known) == source(fetch));
         let known = same.and_then(|known| in_force.inbound.spec.authentication.get(known.issuer));
         if let (Some(known), Some(issuer)) = (known, spec.authentication.get_mut(fetch.issuer)) {
             issuer.keys.clone_from(&known.keys);

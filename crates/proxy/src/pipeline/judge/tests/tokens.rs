@@ -182,6 +182,7 @@ fn a_token_of_an_unknown_key_is_reported_once_for_functions_that_fetch_keys() {
         issuer: 0,
         url: "https://login.example/keys".into(),
         ca_file: None,
+        ca: String::new(),
         refresh: Duration::from_secs(300),
         timeout: Duration::from_secs(5),
     });
@@ -206,6 +207,7 @@ fn until_a_key_set_has_come_requests_with_tokens_are_to_come_again() {
         issuer: 0,
         url: "https://login.example/keys".into(),
         ca_file: None,
+        ca: String::new(),
         refresh: Duration::from_secs(300),
         timeout: Duration::from_secs(5),
     });
