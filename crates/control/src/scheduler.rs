@@ -83,6 +83,8 @@ struct Node {
     used: Capacity,
     /// The functions on the node, and for how many instances each has capacity reserved.
     functions: BTreeMap<FunctionId, u32>,
+    /// Functions that rebalancing has moved away since the node came.
+    moved_away: BTreeSet<FunctionId>,
 }
 
 #[derive(Default)]
@@ -138,12 +140,18 @@ impl Scheduler {
         }
         let drained = state.drained;
         let was_schedulable = self.nodes.get(name).is_some_and(|node| node.state.is_schedulable());
-        let new = Node { state: NodeState::default(), used: Capacity::default(), functions: BTreeMap::new() };
+        let new = Node {
+            state: NodeState::default(),
+            used: Capacity::default(),
+            functions: BTreeMap::new(),
+            moved_away: BTreeSet::new(),
+        };
         let node = self.nodes.entry(name.clone()).or_insert(new);
         if !state.is_schedulable() {
             self.joined.remove(name);
         } else if !was_schedulable {
             self.joined.insert(name.clone(), balance::PROBATION);
+            node.moved_away.clear();
         }
         let drains = drained && !node.state.drained;
         let returns = !drained && node.state.drained;
@@ -264,6 +272,7 @@ impl Scheduler {
         for name in placed.nodes.iter().chain(&placed.leaving) {
             self.drop_from(name, id, &placed.demand.instance);
         }
+        self.nodes.values_mut().for_each(|node| drop(node.moved_away.take(id)));
     }
 
     /// Whether a node may get an instance of a function that it does not have.

@@ -1,7 +1,8 @@
 //! Rebalancing: moves functions to nodes that have come, from nodes that are fuller.
 //!
-//! A move leaves its new node no fuller than the previous one was, by a margin. So no move is ever
-//! undone by another one, and rebalancing ends.
+//! A move leaves its new node no fuller than the previous one was, by a margin, and a function never
+//! comes back to a node that it has left for another one. So no move is ever undone, and rebalancing
+//! ends.
 
 use super::{FunctionPlacement, Node, Rank, Scheduler, Zone};
 use leno_model::FunctionId;
@@ -97,7 +98,7 @@ impl Scheduler {
     /// functions, and the used share of the fuller node after it. `None`: the function stays.
     fn cost(&self, id: &FunctionId, reserved: u32, source: Named<'_>, target: Named<'_>) -> Option<(bool, u64)> {
         let placed = self.functions.get(id)?;
-        if !self.may_move(placed, reserved, source, target) {
+        if !self.may_move(id, reserved, source, target) {
             return None;
         }
         let ((_, source), (_, target)) = (source, target);
@@ -113,7 +114,8 @@ impl Scheduler {
 
     /// Whether the rules of placement allow the move: the target has capacity and the image, the
     /// function spans as many zones, and its instances keep no state.
-    fn may_move(&self, placed: &FunctionPlacement, reserved: u32, source: Named<'_>, target: Named<'_>) -> bool {
+    fn may_move(&self, id: &FunctionId, reserved: u32, source: Named<'_>, target: Named<'_>) -> bool {
+        let Some(placed) = self.functions.get(id) else { return false };
         let ((from, source), (to, target)) = (source, target);
         let demand = &placed.demand;
         let in_zone = |zone: &Zone| {
@@ -126,6 +128,7 @@ impl Scheduler {
             && placed.leaving.is_empty()
             && placed.nodes.contains(from)
             && !placed.nodes.contains(to)
+            && !target.moved_away.contains(id)
             && demand.image.as_ref().is_none_or(|image| target.state.images.contains(image))
             && target.free_instances(demand, 0) >= reserved.max(1)
             && in_zone(&target.zone()) <= in_zone(&source.zone())
@@ -137,6 +140,9 @@ impl Scheduler {
         let Some(node) = placed.nodes.iter_mut().find(|node| *node == from) else { return };
         *node = to.clone();
         placed.leaving.insert(from.clone());
+        if let Some(previous) = self.nodes.get_mut(from) {
+            previous.moved_away.insert(id.clone());
+        }
         let (instance, first) = (placed.demand.instance, u32::from(placed.demand.least > 0));
         self.reserve_first(id, to, &instance, first);
         self.note_moving(id);
