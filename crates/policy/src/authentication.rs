@@ -17,7 +17,7 @@ use crate::claims::Claims;
 use crate::fields::FieldOverride;
 use crate::input::RequestInput;
 use crate::json::Json;
-use crate::needs::Needs;
+use crate::needs::{Needs, PREFLIGHT};
 use crate::outcome::{Denial, HeaderEdit, MAX_KEYS, PolicyKind, SignatureWant, Window};
 use crate::path;
 use crate::spec::{Algorithm, Issuer, Key, ProgramSpec, TokenSource};
@@ -172,9 +172,6 @@ pub(crate) fn judge<'a>(
         })),
     }
 }
-
-/// The header fields by which a preflight is recognised.
-pub(crate) const PREFLIGHT: [&str; 4] = ["origin", "access-control-request-method", "authorization", "cookie"];
 
 /// A CORS preflight: a browser asks before it sends a request, and may not say for which user
 /// (Fetch standard, "CORS-preflight fetch").

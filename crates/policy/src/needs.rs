@@ -1,10 +1,12 @@
 //! The parts of a request that a program looks at. It is given nothing else.
 
-use crate::authentication::PREFLIGHT;
 use crate::reserved;
 use crate::spec::{ConditionKey, HeaderRule, KeyPart, Operation, PathMatch, ProgramSpec, TokenSource};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+
+/// The header fields by which a preflight is recognised.
+pub(crate) const PREFLIGHT: [&str; 4] = ["origin", "access-control-request-method", "authorization", "cookie"];
 
 /// Declared by the program, read by the runtime.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -2,7 +2,7 @@
 //! without requests.
 
 use super::exchange::{ExchangeRecord, RecordedVerdict};
-use super::names::{direction_name, policy_name, protocol_name, workload};
+use super::names::{direction_name, namespace, policy_name, protocol_name, recorded_for};
 use super::request_line::cut;
 use super::ring::{After, Ring};
 use leno_model::FunctionId;
@@ -324,20 +324,6 @@ struct Latest {
     /// The numbers of each instance's, oldest first.
     by_instance: HashMap<String, VecDeque<u64>>,
     pushed: u64,
-}
-
-/// The namespace of the function for which a node has recorded an event of this kind, with this
-/// target and source.
-pub(crate) fn recorded_for<'a>(kind: &str, target: Option<&'a str>, source: &'a str) -> Option<&'a str> {
-    match kind {
-        "gateway" | "inbound" => target?.split_once('/').map(|(namespace, _)| namespace),
-        _ => Some(namespace(source)),
-    }
-}
-
-/// The namespace of a source: `namespace/name/number` is an instance.
-fn namespace(source: &str) -> &str {
-    workload(source).map_or_else(|| source.split('/').next().unwrap_or_default(), |(namespace, _)| namespace)
 }
 
 impl ConnectionFlows {

@@ -18,6 +18,7 @@ pub mod record;
 mod record_encoding;
 mod record_ring;
 pub mod recorder;
+mod refusals;
 pub mod request_line;
 pub mod ring;
 pub mod span;
@@ -97,7 +98,7 @@ impl Telemetry {
 
     /// The hops of a request, in the order in which they began; empty: no record is kept.
     pub fn explain(&self, request_id: &str) -> Vec<Explanation> {
-        self.ring.explain(request_id, &self.connection_flows)
+        refusals::explain(&self.ring, &self.connection_flows, request_id)
     }
 
     /// The events after `seen`, which is [`Flows::next`] of an earlier answer; `None`: all.

@@ -75,3 +75,17 @@ pub fn algorithm_name(algorithm: Algorithm) -> &'static str {
         Algorithm::EdDSA => "EdDSA",
     }
 }
+
+/// The namespace of the function for which a node has recorded an event of this kind, with this
+/// target and source.
+pub(crate) fn recorded_for<'a>(kind: &str, target: Option<&'a str>, source: &'a str) -> Option<&'a str> {
+    match kind {
+        "gateway" | "inbound" => target?.split_once('/').map(|(namespace, _)| namespace),
+        _ => Some(namespace(source)),
+    }
+}
+
+/// The namespace of a source: `namespace/name/number` is an instance.
+pub(crate) fn namespace(source: &str) -> &str {
+    workload(source).map_or_else(|| source.split('/').next().unwrap_or_default(), |(namespace, _)| namespace)
+}

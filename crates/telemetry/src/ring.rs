@@ -1,14 +1,11 @@
 //! The most recent records, for `leno explain`: every stage of a decision, found by request ID.
 
 mod explanation;
-mod refusals;
 
 pub use explanation::{Explanation, RefusedAttempt};
 
 use crate::exchange::ExchangeRecord;
-use crate::flows::ConnectionFlows;
 use crate::record_ring::RecordRing;
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The events after a position.
@@ -36,10 +33,9 @@ impl Ring {
         shard
     }
 
-    /// Explains a request: one explanation for each hop, in the order in which the hops began, with
-    /// refusals of the instances that handled it. The ID may also be that of a trace. Empty if no
-    /// record is kept.
-    pub(super) fn explain(&self, id: &str, others: &ConnectionFlows) -> Vec<Explanation> {
+    /// The hops of a request, in the order in which they began. The ID may also be that of a trace.
+    /// Empty if no record is kept.
+    pub(super) fn hops(&self, id: &str) -> Vec<ExchangeRecord<Box<str>>> {
         let shards: Vec<Arc<Shard>> = self.shards.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut found = Vec::new();
         for shard in shards {
@@ -50,10 +46,7 @@ impl Ring {
             found.retain(|observed| observed.trace.as_ref().is_some_and(|plan| plan.context.trace_id == trace));
         }
         found.sort_by_key(|observed| observed.started);
-        let requests: BTreeSet<Box<str>> = found.iter().map(|observed| observed.request_id.clone()).collect();
-        let mut hops: Vec<_> = found.into_iter().map(|observed| (Explanation::new(&observed), observed)).collect();
-        refusals::add(&mut hops, others.during(&requests));
-        hops.into_iter().map(|(explanation, _)| explanation).collect()
+        found
     }
 
     /// The exchanges that ended after those that were seen before, oldest first.
@@ -114,7 +107,7 @@ mod tests {
     use std::time::Duration;
 
     fn explain(ring: &Ring, request_id: &str) -> Vec<Explanation> {
-        ring.explain(request_id, &ConnectionFlows::default())
+        ring.hops(request_id).iter().map(Explanation::new).collect()
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Deployments, StatefulSets and Jobs of Kubernetes as documents of the mesh, with the Services,
 //! Ingresses and ConfigMaps of the same files.
 
-use crate::versions::is_canary;
 use crate::workload::{Import, Notes, Workload, at, elements, entries, label, port_of_image, size, text, texts};
 use leno_config::{Mark, Node, Problem, foreign_documents};
 use std::path::Path;
@@ -67,6 +66,18 @@ fn listed(document: &Node) -> Vec<&Node> {
         ("List", Some(items)) => elements(items).iter().collect(),
         _ => vec![document],
     }
+}
+
+/// Annotations of nginx's Ingress controller.
+const CANARY: &str = "nginx.ingress.kubernetes.io/canary";
+
+/// Whether an Ingress is for a share of the requests to another one.
+pub(super) fn is_canary(ingress: &Node) -> bool {
+    annotation(ingress, "") == Some("true")
+}
+
+pub(super) fn annotation<'n>(ingress: &'n Node, suffix: &str) -> Option<&'n str> {
+    at(ingress, &["metadata", "annotations"])?.get(&format!("{CANARY}{suffix}")).and_then(Node::text)
 }
 
 pub(super) fn kind(manifest: &Node) -> &str {

@@ -1,6 +1,6 @@
 //! Several workloads behind one Service, and canary Ingresses: revisions of one function.
 
-use crate::deployment::{Manifests, kind, name, namespace, selects};
+use crate::deployment::{Manifests, annotation, is_canary, kind, name, namespace, selects};
 use crate::workload::{Notes, Workload, at, elements, label};
 use leno_config::{Mark, Node};
 use serde_json::{Map, Value, json};
@@ -14,23 +14,12 @@ const OF_THE_FUNCTION: &str = "revisionHistory";
 const MOST: usize = 16;
 /// Labels with a version.
 const VERSION_LABELS: [&str; 2] = ["version", "app.kubernetes.io/version"];
-/// Annotations of nginx's Ingress controller.
-const CANARY: &str = "nginx.ingress.kubernetes.io/canary";
 
 /// A workload that becomes a revision.
 struct Version {
     workload: Workload,
     share: u64,
     headers: Map<String, Value>,
-}
-
-/// Whether an Ingress is for a share of the requests to another one.
-pub(super) fn is_canary(ingress: &Node) -> bool {
-    annotation(ingress, "") == Some("true")
-}
-
-fn annotation<'n>(ingress: &'n Node, suffix: &str) -> Option<&'n str> {
-    at(ingress, &["metadata", "annotations"])?.get(&format!("{CANARY}{suffix}")).and_then(Node::text)
 }
 
 impl Manifests<'_> {

@@ -1,8 +1,8 @@
 //! The edges of the call graph, and the rules that decided, as counts since the node started.
 
 use super::{DecisionKey, ExchangeKey, Exchanges, ISTIO_BUCKETS, Latencies, Metrics};
-use crate::flows::recorded_for;
 use crate::names::direction_name;
+use crate::names::recorded_for;
 use leno_http::peer::TrafficDirection;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -303,7 +303,7 @@ impl Explanation {
     /// to no function.
     pub fn namespace(&self) -> Option<&str> {
         let source = self.peer.identity.as_deref().unwrap_or_default();
-        crate::flows::recorded_for(&self.hop, self.target.as_deref(), source)
+        crate::names::recorded_for(&self.hop, self.target.as_deref(), source)
     }
 
     /// Makes an explanation of a record.

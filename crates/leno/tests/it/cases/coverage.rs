@@ -8,10 +8,11 @@ use std::collections::BTreeSet;
 
 /// Fields about the source of keys, the way programs are run, the functions of a policy, and the
 /// steps after programs: verdicts do not depend on them.
-const NO_PART_IN_VERDICTS: [(&str, &str); 12] = [
+const NO_PART_IN_VERDICTS: [(&str, &str); 13] = [
     ("Jwks", "file"),
     ("Jwks", "url"),
     ("Jwks", "caFile"),
+    ("Jwks", "ca"),
     ("Jwks", "refresh"),
     ("Jwks", "timeout"),
     ("Sidecar", "engine"),

@@ -1,19 +1,31 @@
 //! The attempts of an instance that were refused while it handled a request.
 
-use super::explanation::{Explanation, RefusedAttempt};
 use crate::exchange::ExchangeRecord;
-use crate::flows::{ConnectionEvent, HandledRequests};
+use crate::flows::{ConnectionEvent, ConnectionFlows, HandledRequests};
+use crate::ring::{Explanation, RefusedAttempt, Ring};
 use leno_http::peer::TrafficDirection;
+use std::collections::BTreeSet;
 
 /// Limit on the different refused attempts of one request.
 const MOST: usize = 32;
 
 type Hop = (Explanation, ExchangeRecord<Box<str>>);
 
+/// Explains a request: one explanation for each hop, in the order in which the hops began, with
+/// refusals of the instances that handled it. The ID may also be that of a trace. Empty if no record
+/// is kept.
+pub(super) fn explain(ring: &Ring, others: &ConnectionFlows, id: &str) -> Vec<Explanation> {
+    let found = ring.hops(id);
+    let requests: BTreeSet<Box<str>> = found.iter().map(|observed| observed.request_id.clone()).collect();
+    let mut hops: Vec<_> = found.into_iter().map(|observed| (Explanation::new(&observed), observed)).collect();
+    add(&mut hops, others.during(&requests));
+    hops.into_iter().map(|(explanation, _)| explanation).collect()
+}
+
 /// Adds refused attempts to the hops of a request, which are in the order in which they began. Each
 /// goes to the latest hop at which the sidecar of its function, or a gateway, handed the request to
 /// an instance.
-pub(super) fn add(hops: &mut [Hop], refused: Vec<ConnectionEvent>) {
+fn add(hops: &mut [Hop], refused: Vec<ConnectionEvent>) {
     for event in refused {
         let Some(during) = &event.during else { continue };
         let function = during.function().to_string();
@@ -66,9 +78,8 @@ fn fix(event: &ConnectionEvent, function: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Ring;
     use super::*;
-    use crate::flows::{Connection, ConnectionFailure, ConnectionFlows, Refusal};
+    use crate::flows::{Connection, ConnectionFailure, Refusal};
     use crate::testing::observed;
     use leno_model::FunctionId;
     use std::time::{Duration, Instant, SystemTime};
@@ -113,7 +124,7 @@ mod tests {
             started: (SystemTime::now(), Instant::now()),
         };
         others.push(connection(Err(ConnectionFailure::Refused("no function that it may call has this address"))));
-        let refusals = |id| ring.explain(id, &others).remove(0).refusals;
+        let refusals = |id| explain(&ring, &others, id).remove(0).refusals;
         let found =
             |id| -> Vec<_> { refusals(id).into_iter().map(|found| (found.host, found.count, found.among)).collect() };
         assert_eq!(found("req-1"), [("stock".to_owned(), 2, 1), ("mail".to_owned(), 1, 2)]);
@@ -145,10 +156,10 @@ mod tests {
         for number in 0..2 * MOST {
             others.push(look_up(&format!("n{number}"), &["req-1"]));
         }
-        let told: Vec<usize> = ring.explain("req-1", &others).iter().map(|hop| hop.refusals.len()).collect();
+        let told: Vec<usize> = explain(&ring, &others, "req-1").iter().map(|hop| hop.refusals.len()).collect();
         assert_eq!(told.iter().sum::<usize>(), MOST);
-        let at = ring.explain("req-1", &others).iter().position(|hop| !hop.refusals.is_empty()).unwrap();
-        assert_eq!(ring.explain("req-1", &others)[at].hop, "gateway");
+        let at = explain(&ring, &others, "req-1").iter().position(|hop| !hop.refusals.is_empty()).unwrap();
+        assert_eq!(explain(&ring, &others, "req-1")[at].hop, "gateway");
     }
 
     #[test]
