@@ -1,4 +1,4 @@
-//! A bounded memory of what was used recently, by keyed hashes.
+//! A bounded memory of recent entries, by keyed hashes.
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::collections::HashMap;
@@ -10,9 +10,9 @@ use std::sync::{Mutex, PoisonError};
 /// Number of locks. The hash selects one.
 const SHARDS: usize = 8;
 
-/// Hashes with a secret key, so that nobody can make two inputs with one hash. A hash can stand for
-/// its input: that two of a trillion inputs have one hash has a probability of less than
-/// 1 in 10^14.
+/// Hashes with a secret key, so that a client cannot make two inputs with one hash. A hash can stand
+/// for its input: two of a trillion inputs have one hash with a probability of less than 1 in
+/// 10^14.
 #[derive(Clone)]
 pub(crate) struct KeyedHasher(SipHasher24);
 
@@ -140,7 +140,7 @@ mod tests {
         let (one, other) = (KeyedHasher::default(), KeyedHasher::default());
         assert_eq!(one.hash(b"abc"), one.clone().hash(b"abc"));
         assert_ne!(one.hash(b"abc"), other.hash(b"abc"));
-        assert_ne!(one.hash(b"abc"), one.hash(b"abd"));
+        assert_ne!(one.hash(b"abc"), one.hash(b"abe"));
         assert_ne!(one.hash(b""), one.hash(b"\0"));
     }
 }
