@@ -19,6 +19,7 @@ use anyhow::Context;
 use leno_testkit::free_addresses;
 use leno_testkit::process::tree;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::thread::sleep;
@@ -85,16 +86,22 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 fn tell(name: &str, starts: &[Start], report: &mut Report) {
     let mib = |kib: u64| kib as f64 / 1024.0;
-    let figures: [(&str, &dyn Fn(&Start) -> f64); 6] = [
-        ("ms", &|start| start.first_answer.as_secs_f64() * 1000.0),
-        ("rss_mib", &|start| mib(start.memory.rss)),
-        ("pss_mib", &|start| mib(start.memory.pss)),
-        ("anonymous_mib", &|start| mib(start.memory.anonymous)),
-        ("tree_pss_mib", &|start| mib(start.tree.pss)),
-        ("tree_anonymous_mib", &|start| mib(start.tree.anonymous)),
-    ];
-    for (unit, of) in figures {
-        if let Some(figure) = Figure::of(starts.iter().map(of).collect(), false) {
+    let figures = |start: &Start| {
+        [
+            ("ms", start.first_answer.as_secs_f64() * 1000.0),
+            ("rss_mib", mib(start.memory.rss)),
+            ("pss_mib", mib(start.memory.pss)),
+            ("anonymous_mib", mib(start.memory.anonymous)),
+            ("tree_pss_mib", mib(start.tree.pss)),
+            ("tree_anonymous_mib", mib(start.tree.anonymous)),
+        ]
+    };
+    let mut values: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for (unit, value) in starts.iter().flat_map(figures) {
+        values.entry(unit).or_default().push(value);
+    }
+    for (unit, values) in values {
+        if let Some(figure) = Figure::of(values, false) {
             println!("start_{name}_{unit}: {:.1} ({:.1} to {:.1})", figure.median, figure.least, figure.most);
             report.add_figure(&format!("start_{name}_{unit}"), figure);
         }
