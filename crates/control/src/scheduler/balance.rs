@@ -4,7 +4,7 @@
 //! comes back to a node that it has left for another one. So no move is ever undone, and rebalancing
 //! ends.
 
-use super::{FunctionPlacement, Node, Rank, Scheduler, Zone};
+use super::{Node, Rank, Scheduler, Zone};
 use leno_model::FunctionId;
 use std::cmp::Reverse;
 use std::sync::Arc;
