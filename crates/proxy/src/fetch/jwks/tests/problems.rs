@@ -73,7 +73,7 @@ async fn an_answer_that_is_no_key_set_has_the_remedy_that_helps() {
         (ok(r#"{"keys": []}"#), "publish a signing key", true),
         (ok(r#"{"keys": [{"kty": "oct", "k": "AA"}]}"#), "publish a signing key", true),
     ] {
-        let server = Server::start(&[answer.clone()]).await;
+        let server = Server::start(std::slice::from_ref(&answer)).await;
         let problem = problem_of(&server.url, None, LONG).await;
         assert!(problem.fix.contains(fix) && problem.is_empty == is_empty, "{answer}: {problem:?}");
     }
