@@ -25,12 +25,12 @@ static BARS: LazyLock<MultiProgress> =
 
 /// Work that is under way. Its progress disappears with it.
 pub(crate) struct Progress {
-    shared: Arc<Shared>,
+    shared: Arc<ProgressState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct ProgressState {
     work: Mutex<Work>,
     ended: Condvar,
 }
@@ -47,7 +47,7 @@ impl Progress {
     /// Begins work: `compiles the documents`.
     pub(crate) fn of(text: impl Into<String>) -> Self {
         let work = Work { text: text.into(), ..Work::default() };
-        let shared = Arc::new(Shared { work: Mutex::new(work), ended: Condvar::new() });
+        let shared = Arc::new(ProgressState { work: Mutex::new(work), ended: Condvar::new() });
         let thread = (!IS_SILENT.load(Ordering::Relaxed)).then(|| {
             let shared = shared.clone();
             thread::spawn(move || shared.follow())
@@ -82,7 +82,7 @@ impl Drop for Progress {
     }
 }
 
-impl Shared {
+impl ProgressState {
     fn work(&self) -> MutexGuard<'_, Work> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,7 +1,7 @@
 //! Nodes that are away: since when, the functions that no other node has, and the events of nodes.
 
 use super::State;
-use super::event_log::Owned;
+use super::event_log::HasOwner;
 use super::node::Node;
 use crate::status::{AbsenceStatus, NodeChange, NodeEvent};
 use leno_model::FunctionId;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// A node that comes back sooner causes no events. It has had a new connection.
 const NOTED_AFTER_MS: u64 = 500;
 
-impl Owned for NodeEvent {
+impl HasOwner for NodeEvent {
     fn owner(&self) -> &str {
         &self.node
     }

@@ -7,7 +7,7 @@ const MAX_OF_OWNER: usize = 32;
 const MAX: usize = 1000;
 
 /// The owner of an event: a namespace or a node.
-pub(super) trait Owned {
+pub(super) trait HasOwner {
     fn owner(&self) -> &str;
 }
 
@@ -20,7 +20,7 @@ impl<E> Default for EventLog<E> {
     }
 }
 
-impl<E: Owned + Clone> EventLog<E> {
+impl<E: HasOwner + Clone> EventLog<E> {
     /// Records an event. An event displaces one of its owner, as long as there are many.
     pub(super) fn record(&mut self, event: E) {
         let is_own = |other: &E| other.owner() == event.owner();
@@ -47,7 +47,7 @@ mod tests {
     #[derive(Clone, Debug, PartialEq)]
     struct Event(String, usize);
 
-    impl Owned for Event {
+    impl HasOwner for Event {
         fn owner(&self) -> &str {
             &self.0
         }

@@ -2,7 +2,7 @@
 
 use super::State;
 use super::effect::Effect;
-use super::event_log::{EventLog, Owned};
+use super::event_log::{EventLog, HasOwner};
 use crate::admission::Cordon;
 use crate::definitions::Function;
 use crate::scheduler::{JailUse, Move};
@@ -25,7 +25,7 @@ impl PlacementLog {
     }
 }
 
-impl Owned for PlacementEvent {
+impl HasOwner for PlacementEvent {
     fn owner(&self) -> &str {
         &self.function.namespace
     }

@@ -248,7 +248,11 @@ fn the_admin_listener() {
                 assert!(run(&line.replace("4bf92f35", &request_id(&allowed)[..8])).contains("allowed"));
             }
             // The example has no traces.
-            "leno explain 4bf92f3577b34da6a3ce929d0e0e4736" => {}
+            "leno explain 4bf92f3577b34da6a3ce929d0e0e4736" => {
+                let told = machine.command(line, folder.path()).output().unwrap();
+                let reason = String::from_utf8_lossy(&told.stderr).into_owned();
+                assert!(!told.status.success() && reason.contains("does not remember request"), "{reason}");
+            }
             "leno explain --last --verdict deny" => assert!(run(line).contains("denied")),
             "leno logs demo/shop --follow" => drop(machine.begin(line, folder.path(), "GET /items/3")),
             "leno observe --verdict deny" => {

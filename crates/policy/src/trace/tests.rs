@@ -87,15 +87,15 @@ fn traced(headers: &[(&str, &str)]) -> TraceEdits {
 }
 
 /// The arguments of [`plan`] besides the header fields.
-struct Given<'a> {
+struct PlanInput<'a> {
     tracing: Tracing,
     random: [u64; 4],
     known: Option<Parent<'a>>,
 }
 
-fn traced_with(headers: &[(&str, &str)], change: impl FnOnce(&mut Given<'_>)) -> TraceEdits {
+fn traced_with(headers: &[(&str, &str)], change: impl FnOnce(&mut PlanInput<'_>)) -> TraceEdits {
     let tracing = Tracing { name: "t".to_string(), enabled: true, sampling_per_10k: 5_000, accept_b3: true };
-    let mut given = Given { tracing, random: [1, 2, 3, 5_000], known: None };
+    let mut given = PlanInput { tracing, random: [1, 2, 3, 5_000], known: None };
     change(&mut given);
     let headers = || headers.iter().map(|(name, value)| header(name, value));
     let (plan, edits) = plan(&given.tracing, headers, given.random, given.known).unwrap();

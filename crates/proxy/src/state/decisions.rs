@@ -49,12 +49,12 @@ pub(crate) enum ValidVerdict {
         /// Indices of the function's authorizers.
         asks: Vec<u16>,
     },
-    Deny(Refused),
+    Deny(ValidDenial),
 }
 
 /// A validated denial.
 #[derive(Clone, Debug)]
-pub(crate) struct Refused {
+pub(crate) struct ValidDenial {
     pub status: StatusCode,
     pub headers: Vec<(HeaderName, HeaderValue)>,
     pub denial: Denial,
@@ -91,7 +91,7 @@ impl ValidDecision {
                 let edits = edits.iter().map(|edit| size_of::<Edit>() + edit.size()).sum::<usize>();
                 rule.len() + path.as_ref().map_or(0, |path| path.as_str().len()) + edits + 2 * asks.len()
             }
-            ValidVerdict::Deny(Refused { headers, denial, .. }) => {
+            ValidVerdict::Deny(ValidDenial { headers, denial, .. }) => {
                 let fields = headers.iter().map(|(name, value)| size_of_val(name) + size_of_val(value) + value.len());
                 denial.rule.len() + denial.clause.len() + fields.sum::<usize>()
             }

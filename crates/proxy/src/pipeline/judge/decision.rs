@@ -1,16 +1,16 @@
 //! Validates a program's decision.
 
 use super::{Evaluation, JudgeError};
-use crate::state::decisions::{Refused, Signer, ValidDecision, ValidVerdict};
+use crate::state::decisions::{Signer, ValidDecision, ValidDenial, ValidVerdict};
 use leno_http::edits::{self, BadOutput};
 use leno_policy::outcome::{Decision, Denial, MAX_TAKES, SignatureWant, Take, Verdict, Window};
 use leno_telemetry::exchange::RecordedVerdict;
 
 /// Validates a denial.
-pub(super) fn refused(mut denial: Denial) -> Result<Refused, BadOutput> {
+pub(super) fn refused(mut denial: Denial) -> Result<ValidDenial, BadOutput> {
     let status = edits::check_status(denial.status)?;
     let headers = edits::check_fields(std::mem::take(&mut denial.headers))?;
-    Ok(Refused { status, headers, denial })
+    Ok(ValidDenial { status, headers, denial })
 }
 
 impl Evaluation<'_> {

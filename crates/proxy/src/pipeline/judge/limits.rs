@@ -2,7 +2,7 @@
 
 use super::Evaluation;
 use super::decision;
-use crate::state::decisions::Refused;
+use crate::state::decisions::ValidDenial;
 use crate::state::limits::{Demand, Grant, LimitRefusal};
 use leno_http::edits::{self, BadOutput, Edit};
 use leno_policy::outcome::{Denial, HeaderEdit, Take, Verdict};
@@ -10,7 +10,7 @@ use leno_policy::quota::{self, TakeResult};
 use leno_telemetry::exchange::RateLimitCheck;
 
 /// A refusal by an exhausted limit, and the header fields for the client.
-pub(super) type Exhausted = (Refused, Vec<Edit>);
+pub(super) type LimitDenial = (ValidDenial, Vec<Edit>);
 
 impl<'a> Evaluation<'a> {
     /// Takes from all counters, or from none. Returns the header fields for the client, or the
@@ -20,7 +20,7 @@ impl<'a> Evaluation<'a> {
         &mut self,
         takes: &[Take],
         now_ms: u64,
-    ) -> Result<Result<Vec<Edit>, Exhausted>, BadOutput> {
+    ) -> Result<Result<Vec<Edit>, LimitDenial>, BadOutput> {
         if takes.is_empty() {
             return Ok(Ok(Vec::new()));
         }
@@ -65,7 +65,7 @@ impl<'a> Evaluation<'a> {
 
     /// The refusal by the limit that is exhausted for the longest time; `None`: none of them is.
     /// Takes nothing.
-    pub(super) fn exhausted(&self, takes: &[Take], now_ms: u64) -> Result<Option<Exhausted>, BadOutput> {
+    pub(super) fn exhausted(&self, takes: &[Take], now_ms: u64) -> Result<Option<LimitDenial>, BadOutput> {
         let demands = self.demands(takes);
         let Some((demand, refused)) = self.exhausted_of(&demands, now_ms) else { return Ok(None) };
         Ok(Some((decision::refused(denial(&demand.limit.name, &refused))?, fields(&refused.taken)?)))

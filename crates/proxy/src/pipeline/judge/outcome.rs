@@ -5,7 +5,7 @@ use super::decision;
 use super::extend::{self, ResponseExtensions};
 use super::request_snapshot::{RequestSnapshot, header_fields};
 use super::{Evaluation, JudgeError, Judgement};
-use crate::state::decisions::{Refused, ValidDecision, ValidVerdict};
+use crate::state::decisions::{ValidDecision, ValidDenial, ValidVerdict};
 use crate::state::extension::Extension;
 use crate::state::function::FunctionEntry;
 use crate::state::health::{RequestGuard, TargetHealth};
@@ -270,8 +270,8 @@ impl Evaluation<'_> {
     }
 
     /// Turns a denial into the client's response and the record's verdict.
-    fn refuse(&mut self, refused: &Refused, response_edits: Vec<Edit>) -> Refusal {
-        let Refused { status, headers: fields, denial } = refused;
+    fn refuse(&mut self, refused: &ValidDenial, response_edits: Vec<Edit>) -> Refusal {
+        let ValidDenial { status, headers: fields, denial } = refused;
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
             headers.append(name, value.clone());
