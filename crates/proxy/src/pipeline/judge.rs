@@ -8,7 +8,7 @@
 //! state: counters of rate limits, the circuit breaker, the span.
 //!
 //! A program that is asked the same again gives the same answer, so a decision may be remembered
-//! ([`crate::state::decisions`]) instead of made again.
+//! (`state/decisions.rs`) instead of made again.
 //!
 //! The judge fails closed. A program that did not load, a fault, a missed deadline, an invalid
 //! output, a counter that cannot be kept: each of these refuses the request, and the record says
