@@ -382,6 +382,7 @@ impl Snapshot {
             jwks,
             run: function.run.clone(),
             expose: function.expose.clone(),
+            is_routed: false,
             callees: self.callees(function).map(|(callee, known)| self.narrowed(id, function, callee, known)).collect(),
             concurrency: function.concurrency,
             queue: function.queue,

@@ -301,7 +301,7 @@ impl CompiledDefinitions {
         let function = Function {
             identity,
             callees,
-            exposed: !config.expose.is_empty(),
+            exposed: config.is_routed || !config.expose.is_empty(),
             chain: config.chain.clone(),
             revisions: config.revisions.clone(),
             modules,

@@ -6,6 +6,7 @@ use crate::authorizer::Authorizer;
 use crate::bounds::NamespaceBounds;
 use crate::chain_link::ChainLink;
 use crate::function_id::FunctionId;
+use crate::http_route::HttpRoute;
 use crate::revision::{Revision, Revisions, Template};
 use crate::run::{AppProtocol, ModuleHash, ModuleUrl, Port, Run, Scale};
 use crate::spiffe::SpiffeId;
@@ -42,6 +43,8 @@ pub struct FunctionConfig {
     pub run: Run,
     /// Hosts and paths at the gateway.
     pub expose: Vec<Expose>,
+    /// A route of the gateway leads to it.
+    pub is_routed: bool,
     /// Permitted callees, and their names.
     pub callees: Vec<Callee>,
     /// Concurrent requests of one instance; 0: no limit.
@@ -208,4 +211,7 @@ pub struct Callee {
     pub ports: Vec<Port>,
     /// Addresses that callers can use instead of a name, for an External.
     pub addresses: Vec<Cidr>,
+    /// Routes for the caller's requests to it, by precedence of their names. Without any, its
+    /// requests go to the callee.
+    pub routes: Vec<HttpRoute>,
 }

@@ -13,6 +13,7 @@ mod container;
 pub mod egress;
 mod function;
 pub mod function_id;
+mod http_route;
 mod instance_state;
 mod locality;
 mod mesh;
@@ -37,6 +38,11 @@ pub use container::{
 pub use egress::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
 pub use function::{Callee, Engine, Expose, Extension, FunctionConfig, JwksFetch, PublicKey, VerificationKey};
 pub use function_id::{BadFunctionId, FunctionId};
+pub use http_route::{
+    AttachedRoute, Attachment, Backend, BackendTarget, Cors, FieldMatch, GatewayRoutes, HeaderModifier, HttpRoute,
+    HttpRouteKind, Mirror, PathChange, PathPattern, Precedence, Redirect, Rewrite, RouteFilter, RouteListener,
+    RouteMatch, RouteRetry, RouteRule, RouteTimeouts, ValuePattern,
+};
 pub use instance_state::InstanceState;
 /// The folders of nodes that [`NamespaceBounds`] lists.
 pub use leno_files::{HostFolder, Owner};

@@ -24,6 +24,8 @@ pub struct Route {
     pub protocol: AppProtocol,
     /// Hosts and paths.
     pub expose: Vec<Expose>,
+    /// A route of the gateway leads to it.
+    pub is_routed: bool,
     /// Timeout, retries, circuit breaker, tracing and access log. It allows every request.
     pub program: ProgramSpec,
     /// Engine that a policy selects; `None`: the mesh's.
@@ -56,11 +58,12 @@ impl Route {
             access_log: access_log.clone(),
             targets: targets.clone(),
         };
-        (!config.expose.is_empty()).then(|| Self {
+        (config.is_routed || !config.expose.is_empty()).then(|| Self {
             id: config.id.clone(),
             identity: config.identity.clone(),
             protocol: config.protocol,
             expose: config.expose.clone(),
+            is_routed: config.is_routed,
             program,
             engine: config.engine,
             deadline: config.deadline,
@@ -70,7 +73,7 @@ impl Route {
     /// A configuration with only the route. It has no instances, and its outbound program allows no
     /// call.
     pub fn into_config(self) -> FunctionConfig {
-        let Self { id, identity, protocol, expose, program, engine, deadline } = self;
+        let Self { id, identity, protocol, expose, is_routed, program, engine, deadline } = self;
         let outbound = ProgramSpec {
             direction: leno_policy::spec::Direction::Outbound,
             targets: Vec::new(),
@@ -89,6 +92,7 @@ impl Route {
             jwks: Vec::new(),
             run: Run::External(Vec::new()),
             expose,
+            is_routed,
             callees: Vec::new(),
             concurrency: 0,
             queue: 0,

@@ -112,7 +112,14 @@ impl Snapshot {
         if let Some(Run::Egress(egress)) = run {
             (hosts, addresses) = (egress.hosts.clone(), egress.addresses.clone());
         }
-        Callee { id: id.clone(), identity: SpiffeId::of_function(&self.mesh.trust_domain, id), hosts, ports, addresses }
+        Callee {
+            id: id.clone(),
+            identity: SpiffeId::of_function(&self.mesh.trust_domain, id),
+            hosts,
+            ports,
+            addresses,
+            routes: Vec::new(),
+        }
     }
 }
 

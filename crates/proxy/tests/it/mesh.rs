@@ -240,6 +240,7 @@ impl Builder {
             jwks: vec![],
             run: Run::External(vec![address]),
             expose: vec![Expose { hosts, path: "/".into() }],
+            is_routed: false,
             callees: vec![],
             concurrency: 0,
             queue: 1024,
@@ -265,6 +266,7 @@ impl Builder {
             hosts,
             ports: Vec::new(),
             addresses: Vec::new(),
+            routes: Vec::new(),
         });
         self
     }

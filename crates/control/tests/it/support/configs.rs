@@ -34,6 +34,7 @@ pub(crate) fn config(name: &str, callees: &[&str], edition: u32) -> FunctionConf
         jwks: Vec::new(),
         run: Run::External(vec!["127.0.0.1:9000".parse().unwrap()]),
         expose: Vec::new(),
+        is_routed: false,
         callees: callees.iter().map(|callee| self::callee(callee)).collect(),
         concurrency: 1,
         queue: edition,
@@ -108,6 +109,7 @@ fn callee(name: &str) -> Callee {
         hosts: vec![function(name).name],
         ports: Vec::new(),
         addresses: Vec::new(),
+        routes: Vec::new(),
     }
 }
 
