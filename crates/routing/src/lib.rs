@@ -1,0 +1,28 @@
+//! Routes: which rule a request follows, and what the rule makes of its head. Pure functions of
+//! checked routes ([`leno_model::HttpRoute`]) and request heads.
+//!
+//! A [`RouteTable`] has the rules for one host, or for one callee. Its order is that of the Gateway
+//! API; [`RouteTable`] describes the places that the specification leaves open.
+#![forbid(unsafe_code)]
+
+mod automaton;
+mod backend;
+pub mod cors;
+mod group;
+mod headers;
+mod pattern;
+#[cfg(any(test, fuzzing))]
+pub mod reference;
+mod request;
+mod rewrite;
+mod rule_set;
+mod table;
+mod tree;
+mod values;
+
+pub use backend::{is_mirrored, pick};
+pub use headers::modify;
+pub use pattern::check_regex;
+pub use request::RequestParts;
+pub use rewrite::{BadRewrite, RequestOrigin, redirect, rewritten_path};
+pub use table::{BadPattern, Entry, RouteTable};

@@ -1,0 +1,276 @@
+//! Tables of rules.
+
+use crate::group::{Group, GroupPaths, header_conditions, parameter_conditions};
+use crate::pattern::{MAX_LENGTH, check_regex};
+use crate::request::RequestParts;
+use crate::tree::{Node, Slot};
+use http::HeaderName;
+use leno_model::{HttpRouteKind, PathPattern, Precedence, RouteMatch, ValuePattern};
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+/// One match of one rule.
+#[derive(Debug)]
+pub struct Entry<T> {
+    /// Name of the route, `namespace/name`.
+    pub route: String,
+    /// Kind of the route.
+    pub kind: HttpRouteKind,
+    /// What a request has to be.
+    pub pattern: RouteMatch,
+    /// What the rule leads to.
+    pub value: T,
+}
+
+/// A pattern that no table can have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("route {route}: {reason}")]
+pub struct BadPattern {
+    /// Name of the route.
+    pub route: String,
+    /// What is wrong.
+    pub reason: String,
+}
+
+/// Rules for the requests of one host or one callee, in order of precedence. Copies share the parts
+/// that do not change.
+///
+/// [`Precedence::MostSpecific`] is the order of the Gateway API:
+///
+/// 1. exact paths;
+/// 2. regular expressions and [`PathPattern::Literal`], the longer pattern first (the specification
+///    leaves their place open: so a prefix such as `/` does not hide them);
+/// 3. prefixes, the longer first. Between the other prefixes and `/`, that is last: the regular
+///    expressions of gRPC routes. A method of any service is one, and a service that a route names
+///    comes before it.
+///
+/// Rules that are equal in this are in the order of: those with a method, the number of header
+/// fields, the number of query parameters, the name of the route, the order in which they came.
+///
+/// [`Precedence::First`] is the order in which the rules came, whatever their patterns are.
+///
+/// The time of [`Self::find`] depends on the lengths of the texts, and hardly on the number of
+/// rules.
+pub struct RouteTable<T> {
+    precedence: Precedence,
+    tree: Arc<Node<T>>,
+    /// Regular expressions; with [`Precedence::First`] all rules.
+    expressions: Slot<T>,
+    /// Regular expressions of gRPC routes.
+    late_expressions: Slot<T>,
+    /// The prefix `/`.
+    any: Slot<T>,
+}
+
+/// The part of a table that has a rule.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    Exact(String),
+    Prefix(String),
+    Expressions,
+    LateExpressions,
+    Any,
+}
+
+impl<T> RouteTable<T> {
+    /// An empty table.
+    pub fn empty(precedence: Precedence) -> Self {
+        Self { precedence, tree: Arc::default(), expressions: None, late_expressions: None, any: None }
+    }
+
+    /// A table of these rules. Those of one route come in the order of its document.
+    ///
+    /// # Errors
+    /// A pattern is wrong or too large, or a path is not absolute.
+    pub fn new(precedence: Precedence, entries: impl IntoIterator<Item = Entry<T>>) -> Result<Self, BadPattern> {
+        let mut table = Self::empty(precedence);
+        let mut places: HashMap<Place, Vec<Arc<Entry<T>>>> = HashMap::new();
+        let mut checked = HashSet::new();
+        for entry in entries {
+            check(&entry, &mut checked)?;
+            places.entry(table.place(entry.kind, &entry.pattern)).or_default().push(Arc::new(entry));
+        }
+        for (place, entries) in places {
+            table.put(&place, entries);
+        }
+        Ok(table)
+    }
+
+    /// Adds a rule after those that are equal. Only rules of the same path are looked at, if it is
+    /// an exact path or a prefix. To add many others, make another table.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn insert(&mut self, entry: Entry<T>) -> Result<(), BadPattern> {
+        check(&entry, &mut HashSet::new())?;
+        let place = self.place(entry.kind, &entry.pattern);
+        let mut entries = self.slot(&place).as_ref().map(|group| group.entries().to_vec()).unwrap_or_default();
+        entries.push(Arc::new(entry));
+        self.put(&place, entries);
+        Ok(())
+    }
+
+    /// Removes the rules with the path of `pattern` whose value `is_removed` accepts.
+    pub fn remove(&mut self, kind: HttpRouteKind, pattern: &RouteMatch, is_removed: impl Fn(&T) -> bool) {
+        let place = self.place(kind, pattern);
+        let Some(group) = self.slot(&place).clone() else { return self.prune(&place) };
+        let is_left = |entry: &&Arc<Entry<T>>| entry.pattern.path != pattern.path || !is_removed(&entry.value);
+        let entries: Vec<_> = group.entries().iter().filter(is_left).cloned().collect();
+        if entries.len() < group.entries().len() {
+            self.put(&place, entries);
+        }
+        self.prune(&place);
+    }
+
+    /// Whether it has no rule.
+    pub fn is_empty(&self) -> bool {
+        self.tree.is_empty() && self.expressions.is_none() && self.late_expressions.is_none() && self.any.is_none()
+    }
+
+    /// All rules: those of one path in their order.
+    pub fn entries(&self) -> impl Iterator<Item = Arc<Entry<T>>> {
+        let mut groups = Vec::new();
+        self.tree.slots(&mut groups);
+        let others = self.expressions.iter().chain(&self.late_expressions).chain(&self.any);
+        groups.extend(others.cloned());
+        groups.into_iter().flat_map(|group| group.entries().to_vec())
+    }
+
+    /// The first rule that matches and whose value `admits` accepts.
+    pub fn find(&self, request: &RequestParts<'_>, mut admits: impl FnMut(&T) -> bool) -> Option<&Entry<T>> {
+        let admits = &mut admits;
+        self.below(&self.tree, request.path, request, admits)
+            .or_else(|| self.late_expressions.as_ref()?.find(request, admits))
+            .or_else(|| self.any.as_ref()?.find(request, admits))
+    }
+
+    /// The first rule that does not come after the prefixes below a node. `rest` is the part of the
+    /// path below the node.
+    fn below<'t>(
+        &'t self,
+        node: &'t Node<T>,
+        rest: &str,
+        request: &RequestParts<'_>,
+        admits: &mut impl FnMut(&T) -> bool,
+    ) -> Option<&'t Entry<T>> {
+        match node.child(rest) {
+            Some((child, rest)) => {
+                self.below(child, rest, request, admits).or_else(|| child.prefix.as_ref()?.find(request, admits))
+            }
+            None => {
+                let exact = if rest.is_empty() { node.exact.as_ref() } else { None };
+                exact
+                    .and_then(|group| group.find(request, admits))
+                    .or_else(|| self.expressions.as_ref()?.find(request, admits))
+            }
+        }
+    }
+
+    fn place(&self, kind: HttpRouteKind, pattern: &RouteMatch) -> Place {
+        match (self.precedence, &pattern.path) {
+            (Precedence::First, _) => Place::Expressions,
+            (Precedence::MostSpecific, PathPattern::Exact(path)) => Place::Exact(path.clone()),
+            (Precedence::MostSpecific, PathPattern::Prefix(path)) if path.is_empty() => Place::Any,
+            (Precedence::MostSpecific, PathPattern::Prefix(path)) => Place::Prefix(path.clone()),
+            (Precedence::MostSpecific, PathPattern::Regex(_)) if kind == HttpRouteKind::Grpc => Place::LateExpressions,
+            (Precedence::MostSpecific, PathPattern::Regex(_) | PathPattern::Literal(_)) => Place::Expressions,
+        }
+    }
+
+    fn slot(&mut self, place: &Place) -> &mut Slot<T> {
+        match place {
+            Place::Exact(path) => &mut Arc::make_mut(&mut self.tree).at(path).exact,
+            Place::Prefix(path) => &mut Arc::make_mut(&mut self.tree).at(path).prefix,
+            Place::Expressions => &mut self.expressions,
+            Place::LateExpressions => &mut self.late_expressions,
+            Place::Any => &mut self.any,
+        }
+    }
+
+    fn put(&mut self, place: &Place, mut entries: Vec<Arc<Entry<T>>>) {
+        if self.precedence == Precedence::MostSpecific {
+            entries.sort_by_cached_key(|entry| order(entry));
+        }
+        let paths = match place {
+            Place::Expressions | Place::LateExpressions => GroupPaths::Own,
+            _ => GroupPaths::Same,
+        };
+        let group = if entries.is_empty() { None } else { Some(Arc::new(Group::new(entries, paths))) };
+        *self.slot(place) = group;
+    }
+
+    fn prune(&mut self, place: &Place) {
+        if let Place::Exact(path) | Place::Prefix(path) = place {
+            Arc::make_mut(&mut self.tree).prune(path);
+        }
+    }
+}
+
+/// The order of rules of one path, or of several regular expressions.
+fn order<T>(entry: &Entry<T>) -> impl Ord + use<T> {
+    let Entry { route, pattern, .. } = entry;
+    let length = match &pattern.path {
+        PathPattern::Exact(path)
+        | PathPattern::Prefix(path)
+        | PathPattern::Literal(path)
+        | PathPattern::Regex(path) => path.len(),
+    };
+    let headers = Reverse(header_conditions(pattern).len());
+    let parameters = Reverse(parameter_conditions(pattern).len());
+    (Reverse(length), pattern.method.is_empty(), headers, parameters, route.clone())
+}
+
+fn check<'e, T>(entry: &Entry<T>, checked: &mut HashSet<String>) -> Result<(), BadPattern> {
+    let bad = |reason: String| BadPattern { route: entry.route.clone(), reason };
+    let mut regex = |text: &str| {
+        if checked.contains(text) {
+            return Ok(());
+        }
+        check_regex(text).map_err(bad)?;
+        checked.insert(text.to_owned());
+        Ok(())
+    };
+    match &entry.pattern.path {
+        PathPattern::Regex(text) => regex(text)?,
+        PathPattern::Prefix(path) if path.is_empty() => {}
+        PathPattern::Exact(path) | PathPattern::Prefix(path) | PathPattern::Literal(path) => {
+            let is_prefix = matches!(entry.pattern.path, PathPattern::Prefix(_));
+            if !path.starts_with('/') || path.len() > MAX_LENGTH || (is_prefix && path.ends_with('/')) {
+                return Err(bad(format!("`{}` is not a path of a route", path.escape_debug())));
+            }
+        }
+    }
+    for field in entry.pattern.headers.iter().chain(&entry.pattern.query) {
+        if let ValuePattern::Regex(text) = &field.value {
+            regex(text)?;
+        }
+    }
+    for field in &entry.pattern.headers {
+        HeaderName::try_from(&field.name)
+            .map_err(|_| bad(format!("`{}` is not a header's name", field.name.escape_debug())))?;
+    }
+    Ok(())
+}
+
+impl<T> Clone for RouteTable<T> {
+    fn clone(&self) -> Self {
+        Self {
+            precedence: self.precedence,
+            tree: self.tree.clone(),
+            expressions: self.expressions.clone(),
+            late_expressions: self.late_expressions.clone(),
+            any: self.any.clone(),
+        }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for RouteTable<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.entries()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

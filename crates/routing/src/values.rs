@@ -1,0 +1,74 @@
+//! Patterns of one text (the path, a header field, a query parameter), and the rules that have them.
+
+use crate::automaton::Automaton;
+use crate::pattern::{Pattern, TextKind};
+use crate::rule_set::RuleSet;
+use std::collections::{BTreeMap, HashMap};
+
+/// A pattern of texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum TextPattern<'p> {
+    /// This text.
+    Exact(&'p str),
+    /// Texts that begin with this one.
+    Prefix(&'p str),
+    /// Texts that begin with this one and a slash.
+    Folder(&'p str),
+    /// Texts that this regular expression matches from beginning to end.
+    Regex(&'p str),
+}
+
+/// The patterns of one text, with the places of their rules.
+pub(crate) type Patterns<'p> = BTreeMap<TextPattern<'p>, Vec<usize>>;
+
+/// Finds the rules whose pattern a text matches.
+#[derive(Debug)]
+pub(crate) struct ValueIndex {
+    exact: HashMap<Box<[u8]>, RuleSet>,
+    automata: Vec<Automaton>,
+    kind: TextKind,
+}
+
+impl ValueIndex {
+    /// The patterns are checked: [`crate::check_regex`].
+    pub(crate) fn new(patterns: Patterns<'_>, kind: TextKind) -> Self {
+        let mut exact = HashMap::new();
+        let mut others = Vec::new();
+        for (pattern, places) in patterns {
+            let rules = RuleSet::of(places);
+            let pattern = match pattern {
+                TextPattern::Exact(text) => {
+                    exact.insert(text.as_bytes().into(), rules);
+                    continue;
+                }
+                TextPattern::Prefix(text) => Pattern::literal(text.as_bytes(), true),
+                TextPattern::Folder(text) => Pattern::literal(&[text.as_bytes(), b"/"].concat(), true),
+                TextPattern::Regex(text) => match Pattern::regex(text, kind) {
+                    Ok(pattern) => pattern,
+                    Err(_) => continue,
+                },
+            };
+            others.push((pattern, rules));
+        }
+        Self { exact, automata: Automaton::all(others), kind }
+    }
+
+    /// Adds the rules whose pattern `text` matches.
+    pub(crate) fn run(&self, text: &[u8], rules: &mut [u64]) {
+        if !self.exact.is_empty()
+            && let Some(exact) = self.exact.get(text)
+        {
+            exact.add_to(rules);
+        }
+        if self.automata.is_empty() {
+            return;
+        }
+        let last_line = match self.kind {
+            TextKind::Line => 0,
+            TextKind::Lines => text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1),
+        };
+        for automaton in &self.automata {
+            automaton.run(text, last_line, rules);
+        }
+    }
+}
