@@ -13,7 +13,7 @@ use leno_testkit::browser::{Browser, control_with_page, events};
 use leno_testkit::cluster::{Node, documents};
 use leno_testkit::control::{Control, text};
 use leno_testkit::process::terminate;
-use leno_testkit::{Process, eventually};
+use leno_testkit::{Process, eventually, mesh};
 use serde_json::json;
 use std::io::BufRead;
 use std::net::SocketAddr;
@@ -49,6 +49,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let machine = machine::describe();
     println!("machine: {machine}");
     let Arguments { output, rate, pages } = arguments;
+    let echo = mesh::echo();
+    let made_by = "`cargo build --profile dist -p leno --example echo` makes it";
+    ensure!(echo.is_file(), "there is no {}: {made_by}", echo.display());
     let control = control_with_page();
     let gateway = Node::join(&control, "edge", &["--only-gateway"]);
     let _nodes = ["one", "two"].map(|name| Node::join(&control, name, &[]));
