@@ -76,6 +76,26 @@ fn main() {
         }
     }
     few_prefixes();
+    one_of_many_changes();
+}
+
+/// A function that comes and goes, on a host that many have, while another copy of the table is in
+/// use.
+fn one_of_many_changes() {
+    println!("\n{:22} {:>6} {:>10} {:>10}", "change of a prefix", "rules", "", "us");
+    let prefix = |value: usize| path(PathPattern::Prefix(format!("/item-{value:05}")));
+    let entry = |value| Entry { route: "a/a".into(), kind: HttpRouteKind::Http, pattern: prefix(value), value };
+    for count in [10, 100, 1_000, 10_000] {
+        let table = RouteTable::new(Precedence::MostSpecific, (0..count).map(entry)).expect("good patterns");
+        let change = || {
+            let mut copy = table.clone();
+            copy.insert(entry(count)).expect("a good pattern");
+            let in_use = copy.clone();
+            copy.remove(HttpRouteKind::Http, &prefix(count), |value| *value == count);
+            (copy, in_use)
+        };
+        println!("{:22} {count:6} {:10} {:10.1}", "", "", nanoseconds(change) / 1000.0 / 2.0);
+    }
 }
 
 /// Few plain prefixes, and a list that is searched from its beginning.
@@ -106,7 +126,7 @@ fn few_prefixes() {
 
 /// The time of the quickest of some runs, for one call.
 fn nanoseconds<R>(mut call: impl FnMut() -> R) -> f64 {
-    const CALLS: u32 = 2_000;
+    const CALLS: u32 = 500;
     let run = |_| {
         let begin = Instant::now();
         for _ in 0..CALLS {

@@ -12,7 +12,7 @@ use crate::rule_set::RuleSet;
 use build::Builder;
 
 /// Largest automaton of one pattern, in bytes. [`crate::check_regex`] refuses larger ones.
-const MAX_SINGLE: usize = 64 * 1024;
+const MAX_SINGLE: usize = 128 * 1024;
 /// Bytes that an automaton may have for each further pattern.
 const MAX_EACH: usize = 4 * 1024;
 /// Largest automaton of many patterns, in bytes.

@@ -6,9 +6,11 @@
 use crate::{Entry, RequestParts};
 use http::header::COOKIE;
 use leno_model::{FieldMatch, HttpRouteKind, PathPattern, Precedence, ValuePattern};
-use regex_automata::nfa::thompson::{self, pikevm::PikeVM};
+use regex_automata::nfa::thompson::{self, pikevm::Cache, pikevm::PikeVM};
 use regex_automata::util::syntax;
+use std::cell::RefCell;
 use std::cmp::Reverse;
+use std::collections::HashMap;
 
 /// The place of the rule that a request follows.
 pub fn find<T>(
@@ -81,12 +83,24 @@ fn is_value(pattern: &ValuePattern, value: &[u8]) -> bool {
 
 /// Whether a regular expression matches a whole text.
 pub fn is_match(pattern: &str, text: &[u8]) -> bool {
-    let machine = PikeVM::builder()
-        .syntax(syntax::Config::new().unicode(false).utf8(false))
-        .thompson(thompson::Config::new().utf8(false))
-        .build(&format!(r"\A(?:{pattern})\z"))
-        .expect("a checked pattern");
-    machine.is_match(&mut machine.create_cache(), text)
+    thread_local! {
+        static MACHINES: RefCell<HashMap<String, (PikeVM, Cache)>> = RefCell::default();
+    }
+    MACHINES.with_borrow_mut(|machines| {
+        if machines.len() > 1000 {
+            machines.clear();
+        }
+        let (machine, cache) = machines.entry(pattern.to_owned()).or_insert_with(|| {
+            let machine = PikeVM::builder()
+                .syntax(syntax::Config::new().unicode(false).utf8(false))
+                .thompson(thompson::Config::new().utf8(false))
+                .build(&format!(r"\A(?:{pattern})\z"))
+                .expect("a checked pattern");
+            let cache = machine.create_cache();
+            (machine, cache)
+        });
+        machine.is_match(cache, text)
+    })
 }
 
 fn decode(text: &str) -> Vec<u8> {

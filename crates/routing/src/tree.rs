@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 /// Children that are searched one after another. More are halved.
 const FEW: usize = 8;
+/// Children that a change copies.
+const MAX_CHUNK: usize = 64;
 
 /// The rules of one path.
 pub(crate) type Slot<T> = Option<Arc<Group<T>>>;
@@ -16,8 +18,8 @@ pub(crate) struct Node<T> {
     pub(crate) exact: Slot<T>,
     /// Rules of this path and all below it.
     pub(crate) prefix: Slot<T>,
-    /// By first segment. No two children have the same.
-    children: Vec<Child<T>>,
+    /// By first segment, in chunks that are not empty. No two children have the same.
+    children: Vec<Arc<Vec<Child<T>>>>,
 }
 
 struct Child<T> {
@@ -31,15 +33,15 @@ struct Child<T> {
 impl<T> Node<T> {
     /// The node that leads towards a path, and the rest of the path.
     pub(crate) fn child<'p>(&self, path: &'p str) -> Option<(&Self, &'p str)> {
-        let below = |child: &Child<T>| {
-            let rest = path.strip_prefix(&*child.label)?;
-            (rest.is_empty() || rest.starts_with('/')).then_some(rest)
+        let child = match &*self.children {
+            [] => return None,
+            [few] if few.len() <= FEW => few.iter().find(|child| child.leads_to(path))?,
+            _ => {
+                let (chunk, place) = self.place(first_segment(path)).ok()?;
+                self.children.get(chunk)?.get(place).filter(|child| child.leads_to(path))?
+            }
         };
-        if self.children.len() <= FEW {
-            return self.children.iter().find_map(|child| Some((&*child.node, below(child)?)));
-        }
-        let child = self.children.get(self.place(first_segment(path)).ok()?)?;
-        Some((&*child.node, below(child)?))
+        Some((&*child.node, &path[child.label.len()..]))
     }
 
     /// The node of a path, which is made if it is not there.
@@ -48,30 +50,27 @@ impl<T> Node<T> {
             return self;
         }
         let first = first_segment(path);
-        let place = match self.place(first) {
-            Ok(place) => {
-                let child = &mut self.children[place];
-                child.split_off(common(&child.label, path));
-                place
-            }
-            Err(place) => {
-                let child = Child { label: path.into(), first: first.len(), node: Arc::default() };
-                self.children.insert(place, child);
-                place
-            }
+        let (chunk, place) = match self.place(first) {
+            Ok(place) => place,
+            Err((chunk, place)) => self.insert(chunk, place, Child::new(path, Arc::default())),
         };
-        let child = &mut self.children[place];
+        let child = &mut Arc::make_mut(&mut self.children[chunk])[place];
+        child.shorten(common(&child.label, path));
         Arc::make_mut(&mut child.node).at(&path[child.label.len()..])
     }
 
     /// Removes the nodes on the way to a path that have no rules and lead to none.
     pub(crate) fn prune(&mut self, path: &str) {
-        let Ok(place) = self.place(first_segment(path)) else { return };
-        let Some(child) = self.children.get_mut(place) else { return };
+        let Ok((chunk, place)) = self.place(first_segment(path)) else { return };
+        let children = Arc::make_mut(&mut self.children[chunk]);
+        let child = &mut children[place];
         let Some(rest) = path.strip_prefix(&*child.label) else { return };
         Arc::make_mut(&mut child.node).prune(rest);
         if child.node.is_empty() {
-            self.children.remove(place);
+            children.remove(place);
+            if children.is_empty() {
+                self.children.remove(chunk);
+            }
         }
     }
 
@@ -82,24 +81,65 @@ impl<T> Node<T> {
     /// The rules of the node and of all below it.
     pub(crate) fn slots(&self, found: &mut Vec<Arc<Group<T>>>) {
         found.extend(self.exact.iter().chain(&self.prefix).cloned());
-        self.children.iter().for_each(|child| child.node.slots(found));
+        self.children.iter().flat_map(|chunk| &**chunk).for_each(|child| child.node.slots(found));
     }
 
-    fn place(&self, segment: &str) -> Result<usize, usize> {
-        self.children.binary_search_by(|child| child.label[..child.first].cmp(segment))
+    /// Chunk and place of the child with this first segment, or where it would be.
+    fn place(&self, segment: &str) -> Result<(usize, usize), (usize, usize)> {
+        let after =
+            self.children.partition_point(|chunk| chunk.first().is_some_and(|child| child.segment() <= segment));
+        let chunk = after.saturating_sub(1);
+        let children = self.children.get(chunk).map(|chunk| chunk.as_slice()).unwrap_or_default();
+        match children.binary_search_by(|child| child.segment().cmp(segment)) {
+            Ok(place) => Ok((chunk, place)),
+            Err(place) => Err((chunk, place)),
+        }
+    }
+
+    /// Inserts a child where [`Self::place`] says, and returns where it is.
+    fn insert(&mut self, chunk: usize, place: usize, child: Child<T>) -> (usize, usize) {
+        let Some(children) = self.children.get_mut(chunk) else {
+            self.children.push(Arc::new(vec![child]));
+            return (chunk, place);
+        };
+        let children = Arc::make_mut(children);
+        children.insert(place, child);
+        if children.len() <= MAX_CHUNK {
+            return (chunk, place);
+        }
+        let half = children.len() / 2;
+        let rest = children.split_off(half);
+        self.children.insert(chunk + 1, Arc::new(rest));
+        if place < half { (chunk, place) } else { (chunk + 1, place - half) }
     }
 }
 
 impl<T> Child<T> {
+    fn new(label: &str, node: Arc<Node<T>>) -> Self {
+        Self { label: label.into(), first: first_segment(label).len(), node }
+    }
+
+    fn segment(&self) -> &str {
+        &self.label[..self.first]
+    }
+
+    /// Whether a path is that of the node, or below it. Most paths that are not differ in the length
+    /// of the segment, which is quicker to compare.
+    fn leads_to(&self, path: &str) -> bool {
+        let (label, path) = (self.label.as_bytes(), path.as_bytes());
+        path.len() >= label.len()
+            && path.get(label.len()).is_none_or(|next| *next == b'/')
+            && path[..label.len()] == *label
+    }
+
     /// Puts a node between, so that the label has this length.
-    fn split_off(&mut self, length: usize) {
-        if length == self.label.len() {
-            return;
+    fn shorten(&mut self, length: usize) {
+        if length < self.label.len() {
+            let (label, rest) = self.label.split_at(length);
+            let below = Self::new(rest, self.node.clone());
+            let node = Node { children: vec![Arc::new(vec![below])], ..Node::default() };
+            *self = Self::new(label, Arc::new(node));
         }
-        let (label, rest) = self.label.split_at(length);
-        let below = Self { label: rest.into(), first: first_segment(rest).len(), node: self.node.clone() };
-        let node = Node { children: vec![below], ..Node::default() };
-        *self = Self { label: label.into(), first: self.first, node: Arc::new(node) };
     }
 }
 
@@ -141,7 +181,7 @@ impl<T> Clone for Child<T> {
 
 impl<T: fmt::Debug> fmt::Debug for Node<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let children = self.children.iter().map(|child| (&child.label, &child.node));
+        let children = self.children.iter().flat_map(|chunk| &**chunk).map(|child| (&child.label, &child.node));
         f.debug_struct("Node")
             .field("exact", &self.exact)
             .field("prefix", &self.prefix)

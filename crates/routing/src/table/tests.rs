@@ -284,7 +284,7 @@ fn texts(text: &'static str) -> impl Strategy<Value = String> {
 fn values() -> impl Strategy<Value = ValuePattern> {
     prop_oneof![
         2 => texts("[ab]{1,2}").prop_map(ValuePattern::Exact),
-        1 => texts(r"(\.\*)?[ab]{1,2}(\.\*|\+|,.)?").prop_map(ValuePattern::Regex),
+        1 => texts(r"(\.\*)?[ab]{1,2}(\.\*|\+|,[ab])?").prop_map(ValuePattern::Regex),
         1 => texts(r"[ab]\|b|\.|a\*b\?|\[ab\]\+,?|a\\b\.\*").prop_map(ValuePattern::Regex),
     ]
 }
