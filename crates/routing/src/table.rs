@@ -3,7 +3,7 @@
 use crate::group::{Group, GroupPaths, header_conditions, parameter_conditions};
 use crate::pattern::{MAX_LENGTH, check_regex};
 use crate::request::RequestParts;
-use crate::tree::{Node, Slot};
+use crate::tree::{Node, Slot, is_below};
 use http::HeaderName;
 use leno_model::{HttpRouteKind, PathPattern, Precedence, RouteMatch, ValuePattern};
 use std::cmp::Reverse;
@@ -62,7 +62,15 @@ pub struct RouteTable<T> {
     late_expressions: Slot<T>,
     /// The prefix `/`.
     any: Slot<T>,
+    rules: usize,
+    /// All rules, if they are few, and have nothing but prefixes: the longer first.
+    few: Option<FewPrefixes<T>>,
 }
+
+type FewPrefixes<T> = Arc<[(Box<str>, Arc<Entry<T>>)]>;
+
+/// Prefixes that are searched one after another.
+const FEW: usize = 8;
 
 /// The part of a table that has a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -77,7 +85,15 @@ enum Place {
 impl<T> RouteTable<T> {
     /// An empty table.
     pub fn empty(precedence: Precedence) -> Self {
-        Self { precedence, tree: Arc::default(), expressions: None, late_expressions: None, any: None }
+        Self {
+            precedence,
+            tree: Arc::default(),
+            expressions: None,
+            late_expressions: None,
+            any: None,
+            rules: 0,
+            few: None,
+        }
     }
 
     /// A table of these rules. Those of one route come in the order of its document.
@@ -95,6 +111,7 @@ impl<T> RouteTable<T> {
         for (place, entries) in places {
             table.put(&place, entries);
         }
+        table.find_few();
         Ok(table)
     }
 
@@ -109,6 +126,7 @@ impl<T> RouteTable<T> {
         let mut entries = self.slot(&place).as_ref().map(|group| group.entries().to_vec()).unwrap_or_default();
         entries.push(Arc::new(entry));
         self.put(&place, entries);
+        self.find_few();
         Ok(())
     }
 
@@ -122,11 +140,12 @@ impl<T> RouteTable<T> {
             self.put(&place, entries);
         }
         self.prune(&place);
+        self.find_few();
     }
 
     /// Whether it has no rule.
     pub fn is_empty(&self) -> bool {
-        self.tree.is_empty() && self.expressions.is_none() && self.late_expressions.is_none() && self.any.is_none()
+        self.rules == 0
     }
 
     /// All rules: those of one path in their order.
@@ -140,6 +159,10 @@ impl<T> RouteTable<T> {
 
     /// The first rule that matches and whose value `admits` accepts.
     pub fn find(&self, request: &RequestParts<'_>, mut admits: impl FnMut(&T) -> bool) -> Option<&Entry<T>> {
+        if let Some(few) = &self.few {
+            let mut below = few.iter().filter(|(prefix, _)| prefix.is_empty() || is_below(request.path, prefix));
+            return below.find(|(_, entry)| admits(&entry.value)).map(|(_, entry)| &**entry);
+        }
         let admits = &mut admits;
         self.below(&self.tree, request.path, request, admits)
             .or_else(|| self.late_expressions.as_ref()?.find(request, admits))
@@ -197,8 +220,29 @@ impl<T> RouteTable<T> {
             Place::Expressions | Place::LateExpressions => GroupPaths::Own,
             _ => GroupPaths::Same,
         };
+        let count = entries.len();
         let group = if entries.is_empty() { None } else { Some(Arc::new(Group::new(entries, paths))) };
-        *self.slot(place) = group;
+        let before = std::mem::replace(self.slot(place), group);
+        self.rules = self.rules + count - before.map_or(0, |group| group.entries().len());
+    }
+
+    fn find_few(&mut self) {
+        self.few = None;
+        if self.rules > FEW || self.precedence == Precedence::First {
+            return;
+        }
+        let prefix = |entry: Arc<Entry<T>>| match &entry.pattern {
+            RouteMatch { path: PathPattern::Prefix(prefix), method, headers, query } => {
+                let plain = method.is_empty() && headers.is_empty() && query.is_empty();
+                plain.then(|| (prefix.as_str().into(), entry.clone()))
+            }
+            _ => None,
+        };
+        let few: Option<Vec<(Box<str>, _)>> = self.entries().map(prefix).collect();
+        self.few = few.map(|mut few| {
+            few.sort_by_key(|(prefix, _)| Reverse(prefix.len()));
+            few.into()
+        });
     }
 
     fn prune(&mut self, place: &Place) {
@@ -262,6 +306,8 @@ impl<T> Clone for RouteTable<T> {
             expressions: self.expressions.clone(),
             late_expressions: self.late_expressions.clone(),
             any: self.any.clone(),
+            rules: self.rules,
+            few: self.few.clone(),
         }
     }
 }

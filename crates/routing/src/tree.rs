@@ -35,10 +35,10 @@ impl<T> Node<T> {
     pub(crate) fn child<'p>(&self, path: &'p str) -> Option<(&Self, &'p str)> {
         let child = match &*self.children {
             [] => return None,
-            [few] if few.len() <= FEW => few.iter().find(|child| child.leads_to(path))?,
+            [few] if few.len() <= FEW => few.iter().find(|child| is_below(path, &child.label))?,
             _ => {
                 let (chunk, place) = self.place(first_segment(path)).ok()?;
-                self.children.get(chunk)?.get(place).filter(|child| child.leads_to(path))?
+                self.children.get(chunk)?.get(place).filter(|child| is_below(path, &child.label))?
             }
         };
         Some((&*child.node, &path[child.label.len()..]))
@@ -123,15 +123,6 @@ impl<T> Child<T> {
         &self.label[..self.first]
     }
 
-    /// Whether a path is that of the node, or below it. Most paths that are not differ in the length
-    /// of the segment, which is quicker to compare.
-    fn leads_to(&self, path: &str) -> bool {
-        let (label, path) = (self.label.as_bytes(), path.as_bytes());
-        path.len() >= label.len()
-            && path.get(label.len()).is_none_or(|next| *next == b'/')
-            && path[..label.len()] == *label
-    }
-
     /// Puts a node between, so that the label has this length.
     fn shorten(&mut self, length: usize) {
         if length < self.label.len() {
@@ -141,6 +132,15 @@ impl<T> Child<T> {
             *self = Self::new(label, Arc::new(node));
         }
     }
+}
+
+/// Whether a path is `prefix` or below it. The byte after the prefix is quicker to compare.
+#[inline]
+pub(crate) fn is_below(path: &str, prefix: &str) -> bool {
+    let (path, prefix) = (path.as_bytes(), prefix.as_bytes());
+    path.len() >= prefix.len()
+        && path.get(prefix.len()).is_none_or(|next| *next == b'/')
+        && path[..prefix.len()] == *prefix
 }
 
 /// The first segment, with the slash before it.

@@ -306,7 +306,7 @@ fn paths() -> impl Strategy<Value = PathPattern> {
 fn entries() -> impl Strategy<Value = Vec<Entry<usize>>> {
     let kind = prop_oneof![3 => Just(HttpRouteKind::Http), 1 => Just(HttpRouteKind::Grpc)];
     let entry = (texts("[ab]/[ab]"), kind, paths(), texts("(GET|POST)?"), fields(), fields());
-    let entries = prop::collection::vec(entry, 0..90).prop_map(|entries| {
+    let entries = prop::collection::vec(entry, 0..40).prop_map(|entries| {
         let entry = |(value, (route, kind, path, method, headers, query))| Entry {
             route,
             kind,
@@ -316,7 +316,7 @@ fn entries() -> impl Strategy<Value = Vec<Entry<usize>>> {
         entries.into_iter().enumerate().map(entry).collect::<Vec<_>>()
     });
     // Some tables have more rules of the same forms.
-    (entries, prop_oneof![6 => Just(1_usize), 1 => Just(20)]).prop_map(|(entries, times)| {
+    (entries, prop_oneof![6 => Just(1_usize), 1 => Just(40)]).prop_map(|(entries, times)| {
         let count = entries.len();
         let copies = (0..times).flat_map(|time| {
             entries.iter().map(move |entry| Entry {
@@ -342,7 +342,7 @@ fn precedences() -> impl Strategy<Value = Precedence> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn a_table_finds_what_the_reference_finds(
