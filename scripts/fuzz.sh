@@ -47,7 +47,7 @@ seeds() {
   [ ! -d "fuzz/seeds/$1" ] || echo "fuzz/seeds/$1"
   case $1 in
     yaml | documents) printf 'crates/config/tests/%s
-' documents refused warned ;;
+' documents refused warned gateway-api ;;
     payload | wire) echo crates/control/tests/golden ;;
   esac
 }

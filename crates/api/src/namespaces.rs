@@ -19,6 +19,8 @@ pub fn row_of(status: &NamespaceStatus) -> Value {
         "document_bytes": share(*document_bytes),
         "secrets": share(status.secrets),
         "secret_bytes": share(status.secret_bytes),
+        "routes": share(status.routes),
+        "route_matches": share(status.route_matches),
         "hosts": hosts,
         "engines": engines,
         "pids": node.pids,

@@ -86,7 +86,10 @@ impl Document {
                 continue;
             };
             // Names are keys of the store and parts of paths, so they are checked before anything is compiled.
-            if let Some(wrong) = [&id.namespace, &id.name].into_iter().find(|name| !is_plain(name)) {
+            // Those of the Gateway API are: their schema allows longer ones.
+            let is_checked = matches!(parsed, AnyDocument::GatewayApi(_));
+            let wrong = [&id.namespace, &id.name].into_iter().find(|name| !is_checked && !is_plain(name));
+            if let Some(wrong) = wrong {
                 let fix = "expected a DNS label: a-z, 0-9 and `-`, at most 63 characters";
                 fail(&format!("`{}` cannot be a name", wrong.escape_debug()), fix);
                 continue;
@@ -234,6 +237,9 @@ impl Document {
             | AnyDocument::External(_)
             | AnyDocument::Chain(_)
             | AnyDocument::StoredSecret(_) => Reach::Namespaces(own()),
+            // Routes reach other namespaces only with a grant from there.
+            AnyDocument::GatewayApi(_) if self.id.namespace.is_empty() => Reach::Mesh,
+            AnyDocument::GatewayApi(_) => Reach::Namespaces(own()),
             AnyDocument::Policy(placed) => reach_of_policy(own(), &placed.document.spec),
             AnyDocument::Foreign(foreign) if foreign.kind == ForeignKind::CiliumClusterwide => Reach::Mesh,
             AnyDocument::Foreign(_) => Reach::Namespaces(own()),
@@ -279,6 +285,7 @@ impl AnyDocument {
             Self::Chain(chain) => placed("Chain", &chain.document.metadata),
             Self::Policy(policy) => placed("Policy", &policy.document.metadata),
             Self::StoredSecret(secret) => placed("StoredSecret", &secret.document.metadata),
+            Self::GatewayApi(placed) => Some(DocumentId::of_resource(&placed.document)),
             Self::Foreign(foreign) => foreign.id(),
         }
     }
@@ -293,6 +300,7 @@ impl AnyDocument {
             Self::Policy(policy) => &policy.file,
             Self::StoredSecret(secret) => &secret.file,
             Self::NamespaceQuota(quota) => &quota.file,
+            Self::GatewayApi(placed) => &placed.file,
             Self::Foreign(foreign) => &foreign.file,
         }
     }
@@ -307,6 +315,7 @@ impl AnyDocument {
             Self::Policy(policy) => &policy.node,
             Self::StoredSecret(secret) => &secret.node,
             Self::NamespaceQuota(quota) => &quota.node,
+            Self::GatewayApi(placed) => &placed.node,
             Self::Foreign(foreign) => &foreign.node,
         }
     }

@@ -72,34 +72,10 @@ const COUNTERPARTS: &[Counterpart] = &[
     row(KUBERNETES, "", "Role", "tokens of the control plane, each for its namespaces"),
     row(KUBERNETES, "", "RoleBinding", "tokens of the control plane, each for its namespaces"),
     row(KUBERNETES, "", "List", "its `items`, each as a document after `---`"),
-    row(GATEWAY, "gateway.networking.k8s.io", "GatewayClass", "nothing: the gateway is a part of the mesh"),
-    row(GATEWAY, "gateway.networking.k8s.io", "Gateway", "`gateway` of the `Mesh` document"),
-    row(GATEWAY, "gateway.networking.k8s.io", "HTTPRoute", "`expose` of the `Function`; weights are `traffic`"),
-    row(GATEWAY, "gateway.networking.k8s.io", "GRPCRoute", "`expose` of the `Function` with `protocol: grpc`"),
-    row(
-        GATEWAY,
-        "gateway.networking.k8s.io",
-        "TCPRoute",
-        "`ports` of the `Function`, for other functions; the gateway takes HTTP only",
-    ),
-    row(
-        GATEWAY,
-        "gateway.networking.k8s.io",
-        "TLSRoute",
-        "`ports` of the `Function`, for other functions; the gateway takes HTTP only",
-    ),
-    row(
-        GATEWAY,
-        "gateway.networking.k8s.io",
-        "ReferenceGrant",
-        "rules of a `Policy`: a callee's `authorization` names its callers",
-    ),
-    row(
-        GATEWAY,
-        "gateway.networking.k8s.io",
-        "BackendTLSPolicy",
-        "`tls` of an `External`; between functions mutual TLS is always on",
-    ),
+    row(GATEWAY, "gateway.networking.k8s.io", "UDPRoute", "nothing: the mesh carries TCP, TLS, HTTP and gRPC"),
+    row(GATEWAY, "gateway.networking.k8s.io", "ListenerSet", "`listeners` of a `Gateway`"),
+    row(GATEWAY, "gateway.networking.x-k8s.io", "XBackendTrafficPolicy", "`retry` of a `Policy` or of an `HTTPRoute`"),
+    row(GATEWAY, "gateway.networking.x-k8s.io", "XMesh", "the `Mesh` document"),
     row(
         ISTIO,
         "istio.io",
@@ -248,7 +224,7 @@ mod tests {
     fn each_kind_is_found_by_its_group() {
         let found = |text: &str| {
             let node = crate::yaml::documents(text).remove(0).unwrap();
-            of(&node, &["Job", "Policy"]).map(|row| row.system)
+            of(&node, &["Job", "Policy", "Gateway"]).map(|row| row.system)
         };
         for (text, system) in [
             ("{apiVersion: apps/v1, kind: Deployment}", Some("Kubernetes")),
@@ -256,7 +232,8 @@ mod tests {
             ("{apiVersion: serving.knative.dev/v1, kind: Service}", Some("Knative")),
             ("{apiVersion: security.istio.io/v1, kind: AuthorizationPolicy}", Some("Istio")),
             ("{apiVersion: policy.linkerd.io/v1alpha1, kind: AuthorizationPolicy}", Some("Linkerd")),
-            ("{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway}", Some("Gateway API")),
+            ("{apiVersion: gateway.networking.k8s.io/v1, kind: ListenerSet}", Some("Gateway API")),
+            ("{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway}", None),
             ("{apiVersion: networking.istio.io/v1beta1, kind: Gateway}", Some("Istio")),
             ("{apiVersion: policy.linkerd.io/v1beta3, kind: HTTPRoute}", Some("Linkerd")),
             ("{kind: Deployment}", Some("Kubernetes")),

@@ -1,6 +1,7 @@
 //! Names of documents.
 
 use crate::foreign::ForeignKind;
+use leno_gateway_api::{KIND_NAMES, Resource};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -10,7 +11,8 @@ use std::fmt;
 pub struct DocumentId {
     /// As the document writes it, for example `Function`.
     pub kind: String,
-    /// Empty for documents of the whole mesh: `Mesh`, `NamespaceQuota` and `CiliumClusterwideNetworkPolicy`.
+    /// Empty for documents of the whole mesh: `Mesh`, `NamespaceQuota`, `GatewayClass` and
+    /// `CiliumClusterwideNetworkPolicy`.
     pub namespace: String,
     /// As the document writes it.
     pub name: String,
@@ -18,7 +20,7 @@ pub struct DocumentId {
 
 impl DocumentId {
     /// The kinds that a document may be of.
-    pub const KINDS: [&str; 11] = [
+    pub const KINDS: [&str; 19] = [
         "Mesh",
         "Function",
         "Job",
@@ -30,6 +32,14 @@ impl DocumentId {
         ForeignKind::NAMES[0],
         ForeignKind::NAMES[1],
         ForeignKind::NAMES[2],
+        KIND_NAMES[0],
+        KIND_NAMES[1],
+        KIND_NAMES[2],
+        KIND_NAMES[3],
+        KIND_NAMES[4],
+        KIND_NAMES[5],
+        KIND_NAMES[6],
+        KIND_NAMES[7],
     ];
 
     /// The name of a document of this kind.
@@ -37,9 +47,15 @@ impl DocumentId {
         Self { kind: kind.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
+    /// The name of a document of the Gateway API.
+    pub(crate) fn of_resource(resource: &Resource) -> Self {
+        let metadata = resource.metadata();
+        Self::new(resource.kind(), &metadata.namespace, &metadata.name)
+    }
+
     /// Whether documents of a kind belong to the whole mesh and to no namespace.
     pub fn is_of_the_mesh(kind: &str) -> bool {
-        ["Mesh", "NamespaceQuota", ForeignKind::NAMES[1]].contains(&kind)
+        ["Mesh", "NamespaceQuota", ForeignKind::NAMES[1]].contains(&kind) || leno_gateway_api::is_of_the_mesh(kind)
     }
 }
 

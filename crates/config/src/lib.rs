@@ -18,6 +18,7 @@ pub mod duration;
 mod effort;
 mod folder;
 mod foreign;
+mod gateway_document;
 mod host;
 mod inline;
 pub mod jwks;

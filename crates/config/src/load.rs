@@ -7,11 +7,13 @@ use crate::document;
 use crate::document_id::DocumentId;
 use crate::folder::{self, DocumentFiles};
 use crate::foreign::{ForeignDocument, ForeignKind};
+use crate::gateway_document;
 use crate::nearest::did_you_mean;
 use crate::problem::{Origin, Problem, Scope};
 use crate::yaml::{Node, SyntaxError, Value};
 use aws_lc_rs::digest;
 use leno_files::FileAccess;
+use leno_gateway_api::Resource;
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
 use std::io::ErrorKind;
@@ -72,6 +74,7 @@ pub(crate) enum AnyDocument {
     Policy(Arc<TypedDocument<document::Policy>>),
     StoredSecret(Arc<TypedDocument<document::StoredSecret>>),
     NamespaceQuota(Arc<TypedDocument<document::NamespaceQuota>>),
+    GatewayApi(Arc<TypedDocument<Resource>>),
     Foreign(Arc<ForeignDocument>),
 }
 
@@ -87,6 +90,7 @@ impl AnyDocument {
             Self::Policy(document) => documents.policies.push(document),
             Self::StoredSecret(document) => documents.stored_secrets.push(document),
             Self::NamespaceQuota(document) => documents.namespace_quotas.push(document),
+            Self::GatewayApi(document) => documents.gateway_api.push(document),
             Self::Foreign(document) => documents.foreign.push(document),
         }
     }
@@ -96,7 +100,7 @@ impl AnyDocument {
 pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<Vec<Problem>>) -> Option<AnyDocument> {
     let root = Scope::root(file, &node, problems);
     let Some(kind) = node.get("kind").and_then(Node::text) else {
-        let fix = "expected `apiVersion: leno.dev/v1alpha1` and `kind: Mesh`, `Function`, `Job`, `External`, `Chain`, `Policy`, `StoredSecret` or `NamespaceQuota`";
+        let fix = "expected `apiVersion: leno.dev/v1alpha1` and `kind: Mesh`, `Function`, `Job`, `External`, `Chain`, `Policy`, `StoredSecret` or `NamespaceQuota`, or a kind of the Gateway API";
         if counterpart::is_compose(&node) {
             let fix = "write a `Function` for each service: docs/coming-from.md has the fields";
             root.problem("this is a file of Docker Compose, and no document of the mesh", fix);
@@ -109,6 +113,12 @@ pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<
     if let Some(Counterpart { system, kind, here, .. }) = counterpart {
         root.field("kind").problem(format!("`{kind}` is a kind of {system}"), format!("its counterpart: {here}"));
         return None;
+    }
+    let group = node.get("apiVersion").and_then(Node::text).and_then(|version| version.split('/').next());
+    if gateway_document::is_one(group.unwrap_or_default(), kind) {
+        let document = gateway_document::read(&root, group.unwrap_or_default(), kind)?;
+        let file = file.to_owned();
+        return Some(AnyDocument::GatewayApi(Arc::new(TypedDocument { file, node, origin, document })));
     }
     match kind {
         "Mesh" => typed(file, node, origin, problems).map(AnyDocument::Mesh),

@@ -24,6 +24,10 @@ pub struct NamespaceQuota {
     pub secrets: u32,
     /// Bytes of all values of stored secrets.
     pub secret_bytes: u64,
+    /// Documents of the Gateway API.
+    pub routes: u32,
+    /// Matches of the rules of routes, each once for every hostname and parent.
+    pub route_matches: u64,
     /// Its only hosts at gateways; `None`: any that no other namespace has.
     pub hosts: Option<Vec<String>>,
     /// Engines of its functions; `None`: any.
@@ -40,6 +44,8 @@ impl Default for NamespaceQuota {
             rules: 100_000,
             secrets: 200,
             secret_bytes: 1 << 20,
+            routes: 2000,
+            route_matches: 20_000,
             hosts: None,
             engines: None,
             bounds: NamespaceBounds::default(),
@@ -79,6 +85,10 @@ pub struct NamespaceUse {
     pub secrets: u64,
     /// Bytes of these values.
     pub secret_bytes: u64,
+    /// Documents of the Gateway API.
+    pub routes: u64,
+    /// Matches of the rules of routes, each once for every hostname and parent.
+    pub route_matches: u64,
     /// Bytes of its documents. A snapshot of files does not count them.
     pub document_bytes: u64,
 }
@@ -178,6 +188,8 @@ impl NamespaceUse {
             quota.secrets.into(),
             quota.secret_bytes,
             quota.document_bytes,
+            quota.routes.into(),
+            quota.route_matches,
         ];
         let overrun = |(((field, used), (_, before)), bound): (((_, u64), (_, u64)), u64)| Overrun {
             field,
@@ -190,7 +202,7 @@ impl NamespaceUse {
     }
 
     /// The use of each field of a quota.
-    fn amounts(&self) -> [(&'static str, u64); 9] {
+    fn amounts(&self) -> [(&'static str, u64); 11] {
         [
             ("functions", self.functions),
             ("instances", self.instances),
@@ -201,6 +213,8 @@ impl NamespaceUse {
             ("secrets", self.secrets),
             ("secretBytes", self.secret_bytes),
             ("documentBytes", self.document_bytes),
+            ("routes", self.routes),
+            ("routeMatches", self.route_matches),
         ]
     }
 
@@ -218,8 +232,19 @@ impl NamespaceUse {
 
     /// Adds the use of further documents.
     pub(crate) fn add(&mut self, other: &Self) {
-        let Self { functions, instances, cpu_millis, memory, pids, rules, secrets, secret_bytes, document_bytes } =
-            other;
+        let Self {
+            functions,
+            instances,
+            cpu_millis,
+            memory,
+            pids,
+            rules,
+            secrets,
+            secret_bytes,
+            routes,
+            route_matches,
+            document_bytes,
+        } = other;
         for (largest, other) in [(&mut self.cpu_millis, cpu_millis), (&mut self.memory, memory), (&mut self.pids, pids)]
         {
             *largest = (*largest).max(*other);
@@ -230,6 +255,8 @@ impl NamespaceUse {
             (&mut self.rules, rules),
             (&mut self.secrets, secrets),
             (&mut self.secret_bytes, secret_bytes),
+            (&mut self.routes, routes),
+            (&mut self.route_matches, route_matches),
             (&mut self.document_bytes, document_bytes),
         ] {
             *sum = sum.saturating_add(*other);

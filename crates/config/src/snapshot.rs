@@ -3,9 +3,10 @@
 mod callees;
 mod weight;
 
-pub(crate) use self::weight::{shares, uses};
+pub(crate) use self::weight::QuotaUses;
 
 use crate::document::CalleeSelector;
+use crate::document_id::DocumentId;
 use crate::namespace::{NamespaceQuota, NamespaceUse, Namespaces, UseShare};
 use crate::permissions::{Fingerprint, Permissions};
 use crate::problem::{Origin, Problem};
@@ -43,6 +44,8 @@ pub struct Snapshot {
     pub(crate) inputs: Vec<PathBuf>,
     pub(crate) modules: BTreeMap<ModuleHash, Arc<[u8]>>,
     pub(crate) secrets: SecretSet,
+    /// The use that documents of the Gateway API make of quotas.
+    pub(crate) route_uses: BTreeMap<DocumentId, NamespaceUse>,
     pub(crate) warnings: Vec<Problem>,
     /// Those that name functions of another namespace, with that namespace.
     pub(crate) warnings_across: Vec<(String, Problem)>,
@@ -54,7 +57,7 @@ pub struct Snapshot {
 pub(crate) struct Read {
     pub files: usize,
     /// Documents of each kind.
-    pub documents: [(&'static str, usize); 9],
+    pub documents: [(&'static str, usize); 17],
     /// Files and folders that were skipped because of their names.
     pub hidden: usize,
     pub others: usize,
@@ -402,7 +405,8 @@ impl Snapshot {
 
     /// The namespaces that have documents or a quota, and the use of each.
     pub fn namespaces(&self) -> BTreeMap<&str, NamespaceUse> {
-        let mut namespaces = uses(&self.functions, &self.policies, &self.secrets);
+        let uses = self.quota_uses();
+        let mut namespaces = uses.of_namespaces();
         for name in self.namespaces.given.keys() {
             namespaces.entry(name).or_default();
         }
@@ -411,7 +415,12 @@ impl Snapshot {
 
     /// The shares of a namespace's documents in its use.
     pub fn shares(&self, namespace: &str) -> Vec<UseShare> {
-        shares(namespace, &self.functions, &self.policies, &self.secrets)
+        self.quota_uses().shares(namespace)
+    }
+
+    fn quota_uses(&self) -> QuotaUses<'_> {
+        let Self { functions, policies, secrets, route_uses: routes, .. } = self;
+        QuotaUses { functions, policies, secrets, routes }
     }
 
     /// The bounds that nodes enforce. Documents of requests may not name files of nodes, and may

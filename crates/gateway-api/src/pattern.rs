@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 /// A regular expression that a text has to match somewhere.
 pub(crate) struct Pattern {
     text: &'static str,
-    /// What it expects.
+    /// The expected form, for messages.
     pub(crate) words: &'static str,
     automaton: OnceLock<Option<dense::DFA<Vec<u32>>>>,
 }

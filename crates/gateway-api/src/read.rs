@@ -252,7 +252,7 @@ fn object<V: DocumentValue>(of: &Object, value: &V, path: &Path<'_>, faults: &mu
     (faults.len() == before).then_some(Value::Object(object))
 }
 
-/// The default of a field, with the defaults of its own fields.
+/// The default of a field, with those of the fields in it.
 fn default(field: &Field) -> Option<Value> {
     let mut value = serde_json::from_str(field.default?).ok()?;
     complete(&field.schema, &mut value);

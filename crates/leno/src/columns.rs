@@ -45,6 +45,8 @@ pub(crate) const NAMESPACES: &[Column] = &[
     ("LOG BYTES/S", "log_bandwidth", Wide),
     ("FILES", "files", Wide),
     ("SECRET BYTES", "secret_bytes", Wide),
+    ("ROUTES", "routes", Wide),
+    ("ROUTE MATCHES", "route_matches", Wide),
 ];
 
 /// The columns of `leno get namespaces`, of a node.

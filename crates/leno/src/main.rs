@@ -64,9 +64,9 @@ use std::process::ExitCode;
 /// A service mesh for serverless functions: it judges every request in a fresh sandbox.
 ///
 /// Start with `leno check PATH` on a folder of documents (kinds Mesh, Function, Job, External,
-/// Chain, Policy, StoredSecret and NamespaceQuota, apiVersion leno.dev/v1alpha1), then `leno up PATH`. The mesh
-/// refuses all requests that no policy allows; `leno explain ID` shows the reason of a refusal,
-/// where ID is the response's `x-request-id`.
+/// Chain, Policy, StoredSecret and NamespaceQuota, apiVersion leno.dev/v1alpha1, and the kinds of the
+/// Gateway API), then `leno up PATH`. The mesh refuses all requests that no policy allows; `leno
+/// explain ID` shows the reason of a refusal, where ID is the response's `x-request-id`.
 #[derive(Parser)]
 #[command(name = "leno", version, max_term_width = 100, after_help = EXIT_CODES)]
 struct Cli {

@@ -83,6 +83,8 @@ impl Namespaces {
                 document_bytes: Share::new(used.document_bytes, quota.document_bytes),
                 secrets: Share::new(used.secrets, quota.secrets),
                 secret_bytes: Share::new(used.secret_bytes, quota.secret_bytes),
+                routes: Share::new(used.routes, quota.routes),
+                route_matches: Share::new(used.route_matches, quota.route_matches),
                 hosts: quota.hosts.clone(),
                 engines: quota
                     .engines

@@ -24,7 +24,11 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Name {
-    /// `Mesh`, `Function`, `Job`, `External`, `Chain`, `Policy`, `StoredSecret`, `NamespaceQuota`, `NetworkPolicy`, `CiliumNetworkPolicy` or `CiliumClusterwideNetworkPolicy`.
+    /// `Mesh`, `Function`, `Job`, `External`, `Chain`, `Policy`, `StoredSecret`,
+    /// `NamespaceQuota`, `NetworkPolicy`, `CiliumNetworkPolicy` or
+    /// `CiliumClusterwideNetworkPolicy`, or a kind of the Gateway API: `Gateway`,
+    /// `GatewayClass`, `HTTPRoute`, `GRPCRoute`, `TLSRoute`, `TCPRoute`, `ReferenceGrant` or
+    /// `BackendTLSPolicy`.
     pub kind: String,
     /// Empty for documents of the whole mesh.
     #[serde(default)]

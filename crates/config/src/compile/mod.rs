@@ -15,6 +15,7 @@ pub(crate) mod external;
 mod fields;
 pub(crate) mod forms;
 mod function;
+mod gateway_api;
 pub(crate) mod header;
 mod hosts;
 mod images;
@@ -55,8 +56,9 @@ use crate::namespace::Namespaces;
 use crate::permissions;
 use crate::problem::{Origin, Problem, Scope};
 use crate::secrets::SecretSet;
-use crate::snapshot::{Policy, Read, Snapshot};
+use crate::snapshot::{Policy, QuotaUses, Read, Snapshot};
 use crate::yaml::Node;
+use leno_gateway_api::{KIND_NAMES, Resource};
 use leno_model::FunctionId;
 use leno_model::{Isolation, ModuleHash, TrustDomain};
 use std::cell::RefCell;
@@ -102,6 +104,8 @@ pub struct Documents {
     pub stored_secrets: Vec<Arc<TypedDocument<document::StoredSecret>>>,
     /// Quotas of namespaces.
     pub namespace_quotas: Vec<Arc<TypedDocument<document::NamespaceQuota>>>,
+    /// Documents of the Gateway API.
+    pub gateway_api: Vec<Arc<TypedDocument<Resource>>>,
     /// Documents of other projects that are not translated yet.
     pub foreign: Vec<Arc<ForeignDocument>>,
     /// The folder of the documents; `None`: they are from a file.
@@ -136,11 +140,16 @@ impl Documents {
             .chain(of("External", &self.externals, |it| &it.metadata))
             .chain(of("Policy", &self.policies, |it| &it.metadata))
             .chain(of("StoredSecret", &self.stored_secrets, |it| &it.metadata))
+            .chain(gateway_api::places(&self.gateway_api))
             .collect()
     }
 
     /// How many documents of each kind there are.
-    pub(crate) fn counts(&self) -> [(&'static str, usize); 9] {
+    pub(crate) fn counts(&self) -> [(&'static str, usize); 17] {
+        let of = |index: usize| {
+            let is_one = |placed: &&Arc<TypedDocument<Resource>>| placed.document.kind() == KIND_NAMES[index];
+            (KIND_NAMES[index], self.gateway_api.iter().filter(is_one).count())
+        };
         [
             ("Mesh", self.meshes.len()),
             ("Function", self.functions.len()),
@@ -151,6 +160,14 @@ impl Documents {
             ("StoredSecret", self.stored_secrets.len()),
             ("NamespaceQuota", self.namespace_quotas.len()),
             ("translated policy", self.foreign.len()),
+            of(0),
+            of(1),
+            of(2),
+            of(3),
+            of(4),
+            of(5),
+            of(6),
+            of(7),
         ]
     }
 }
@@ -217,6 +234,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     let mesh = mesh::mesh(&documents.meshes, documents.folder.as_deref(), problems, &inputs);
     let namespaces = namespaces::namespaces(documents, problems);
     let secrets = stored_secret::secrets(documents, problems);
+    let route_uses = gateway_api::uses(&documents.gateway_api, problems);
     let names = function::names(&documents.functions, problems);
     let jobs = job::names(&documents.jobs, &documents.functions, &names, problems);
     let externals = external::names(&documents.externals, |id| taken(documents, &names, &jobs, id, problems), problems);
@@ -281,7 +299,8 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         }
     });
     if problems.borrow().is_empty() {
-        namespaces::within(documents, &functions, &policies, &secrets, &namespaces, problems);
+        let uses = QuotaUses { functions: &functions, policies: &policies, secrets: &secrets, routes: &route_uses };
+        namespaces::within(documents, &uses, &namespaces, problems);
     }
     let (warnings, warnings_across) = if problems.borrow().is_empty() && !documents.effort.is_over() {
         let mut doubts = doubts.take();
@@ -308,6 +327,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         inputs,
         modules,
         secrets,
+        route_uses,
         warnings,
         warnings_across,
         translations: Vec::new(),

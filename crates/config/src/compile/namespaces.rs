@@ -5,8 +5,7 @@ use crate::document::{self, HostPath, NamespaceLimits};
 use crate::document_id::DocumentId;
 use crate::namespace::{NamespaceQuota, NamespaceUse, Namespaces};
 use crate::problem::{Problem, Scope};
-use crate::secrets::SecretSet;
-use crate::snapshot;
+use crate::snapshot::{self, QuotaUses};
 use leno_files::{HostFolder, Owner};
 use leno_model::FunctionId;
 use leno_model::Isolation;
@@ -90,16 +89,14 @@ pub(super) fn engines(
 /// the use after a change with the use before it instead.
 pub(super) fn within(
     documents: &Documents,
-    functions: &BTreeMap<FunctionId, snapshot::Function>,
-    policies: &[snapshot::Policy],
-    secrets: &SecretSet,
+    uses: &QuotaUses<'_>,
     namespaces: &Namespaces,
     problems: &RefCell<Vec<Problem>>,
 ) {
     let places = LazyCell::new(|| documents.places());
-    for (namespace, used) in snapshot::uses(functions, policies, secrets) {
+    for (namespace, used) in uses.of_namespaces() {
         for overrun in used.overruns(namespaces.of(namespace), &NamespaceUse::default()) {
-            let shares = snapshot::shares(namespace, functions, policies, secrets);
+            let shares = uses.shares(namespace);
             let order = |id: &DocumentId| places.get(id);
             problems.borrow_mut().extend(overrun.problems(namespace, shares, order, Problem::clone));
         }
@@ -151,6 +148,9 @@ fn quota(scope: &Scope<'_>, limits: &NamespaceLimits, before: NamespaceQuota) ->
         rules: number("rules", limits.rules, 1..=10_000_000).map_or(before.rules, Into::into),
         secrets: number("secrets", limits.secrets, 0..=10_000).unwrap_or(before.secrets),
         secret_bytes: size("secretBytes", limits.secret_bytes, 1 << 10, 16 << 20).unwrap_or(before.secret_bytes),
+        routes: number("routes", limits.routes, 0..=100_000).unwrap_or(before.routes),
+        route_matches: number("routeMatches", limits.route_matches, 0..=10_000_000)
+            .map_or(before.route_matches, Into::into),
         hosts: limits.hosts.as_deref().map(|names| hosts(&scope.field("hosts"), names)),
         engines: limits.engines.clone().or(before.engines),
         bounds,

@@ -114,6 +114,14 @@ pub struct NamespaceLimits {
     /// 1 to 10000000. Without it: 100000.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub rules: Option<u32>,
+    /// Documents of the Gateway API: Gateways, routes, ReferenceGrants and BackendTLSPolicies; 0 to
+    /// 100000. Without it: 2000.
+    #[schemars(range(max = 100_000))]
+    pub routes: Option<u32>,
+    /// Matches of all rules of routes, each counted once for every hostname and parent of its route;
+    /// 0 to 10000000. Without it: 20000.
+    #[schemars(range(max = 10_000_000))]
+    pub route_matches: Option<u32>,
     /// Hosts of the gateway that belong to the namespace, and to no other: `shop.example`,
     /// `*.shop.example`. With this field, functions of the namespace are exposed at these hosts
     /// only. Without it: a host belongs to the namespace that has it first. Not for

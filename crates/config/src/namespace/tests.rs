@@ -50,6 +50,8 @@ fn the_use_of_a_namespace_is_that_of_its_documents() {
         rules: 3,
         secrets: 0,
         secret_bytes: 0,
+        routes: 0,
+        route_matches: 0,
         document_bytes: 0,
     };
     assert_eq!(snapshot.namespaces(), BTreeMap::from([("a", expected)]));

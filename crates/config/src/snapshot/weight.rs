@@ -1,4 +1,4 @@
-//! The quota use of the functions of a namespace, computed before any configuration is built: each
+//! The quota use of the documents of a namespace, computed before any configuration is built: each
 //! function gets its own copy of the rules that apply to it.
 
 use super::{Function, Policy};
@@ -32,54 +32,62 @@ fn serialized(value: &impl serde::Serialize) -> u64 {
     serde_json::to_writer(&mut counted, value).map_or(u64::MAX / 16, |()| counted.0)
 }
 
-/// The quota use of the functions and stored secrets of each namespace.
-pub(crate) fn uses<'a>(
-    functions: &'a BTreeMap<FunctionId, Function>,
-    policies: &[Policy],
-    secrets: &'a SecretSet,
-) -> BTreeMap<&'a str, NamespaceUse> {
-    let rules: Vec<u64> = policies.iter().map(Policy::rules).collect();
-    let mut uses: BTreeMap<&str, NamespaceUse> = BTreeMap::new();
-    for (id, function) in functions {
-        let used = uses.entry(&id.namespace).or_default();
-        used.add(&function.own_use());
-        used.rules = function.rules(policies, &rules).map(|(_, rules)| rules).fold(used.rules, u64::saturating_add);
-    }
-    for (namespace, values, bytes) in secrets.uses() {
-        let used = uses.entry(namespace).or_default();
-        (used.secrets, used.secret_bytes) = (values, bytes);
-    }
-    uses
+/// All that counts for the quotas of namespaces.
+pub(crate) struct QuotaUses<'a> {
+    pub functions: &'a BTreeMap<FunctionId, Function>,
+    pub policies: &'a [Policy],
+    pub secrets: &'a SecretSet,
+    /// Documents of the Gateway API.
+    pub routes: &'a BTreeMap<DocumentId, NamespaceUse>,
 }
 
-/// The shares of the documents of one namespace in its use.
-pub(crate) fn shares(
-    namespace: &str,
-    functions: &BTreeMap<FunctionId, Function>,
-    policies: &[Policy],
-    secrets: &SecretSet,
-) -> Vec<UseShare> {
-    let rules: Vec<u64> = policies.iter().map(Policy::rules).collect();
-    let mut shares = Vec::new();
-    for (FunctionId { name, .. }, function) in functions.iter().filter(|(id, _)| id.namespace == namespace) {
-        let kind = match function.run {
-            Run::Job(_) => "Job",
-            Run::Egress(_) => "External",
-            Run::Command(_) | Run::External(_) | Run::Wasm(_) => "Function",
-        };
-        let document = DocumentId::new(kind, namespace, name);
-        shares.push(UseShare { documents: vec![document.clone()], used: function.own_use() });
-        for (policy, rules) in function.rules(policies, &rules) {
-            let documents = vec![document.clone(), DocumentId::new("Policy", &policy.namespace, &policy.name)];
-            shares.push(UseShare { documents, used: NamespaceUse { rules, ..NamespaceUse::default() } });
+impl<'a> QuotaUses<'a> {
+    /// The quota use of each namespace.
+    pub(crate) fn of_namespaces(&self) -> BTreeMap<&'a str, NamespaceUse> {
+        let rules: Vec<u64> = self.policies.iter().map(Policy::rules).collect();
+        let mut uses: BTreeMap<&str, NamespaceUse> = BTreeMap::new();
+        for (id, function) in self.functions {
+            let used = uses.entry(&id.namespace).or_default();
+            used.add(&function.own_use());
+            used.rules =
+                function.rules(self.policies, &rules).map(|(_, rules)| rules).fold(used.rules, u64::saturating_add);
         }
+        for (namespace, values, bytes) in self.secrets.uses() {
+            let used = uses.entry(namespace).or_default();
+            (used.secrets, used.secret_bytes) = (values, bytes);
+        }
+        for (id, used) in self.routes {
+            uses.entry(&id.namespace).or_default().add(used);
+        }
+        uses
     }
-    for (name, secret) in secrets.of(namespace) {
-        let (secrets, secret_bytes) = secret.size();
-        let used = NamespaceUse { secrets, secret_bytes, ..NamespaceUse::default() };
-        shares.push(UseShare { documents: vec![DocumentId::new("StoredSecret", namespace, name)], used });
+
+    /// The shares of the documents of one namespace in its use.
+    pub(crate) fn shares(&self, namespace: &str) -> Vec<UseShare> {
+        let rules: Vec<u64> = self.policies.iter().map(Policy::rules).collect();
+        let mut shares = Vec::new();
+        for (FunctionId { name, .. }, function) in self.functions.iter().filter(|(id, _)| id.namespace == namespace) {
+            let kind = match function.run {
+                Run::Job(_) => "Job",
+                Run::Egress(_) => "External",
+                Run::Command(_) | Run::External(_) | Run::Wasm(_) => "Function",
+            };
+            let document = DocumentId::new(kind, namespace, name);
+            shares.push(UseShare { documents: vec![document.clone()], used: function.own_use() });
+            for (policy, rules) in function.rules(self.policies, &rules) {
+                let documents = vec![document.clone(), DocumentId::new("Policy", &policy.namespace, &policy.name)];
+                shares.push(UseShare { documents, used: NamespaceUse { rules, ..NamespaceUse::default() } });
+            }
+        }
+        for (name, secret) in self.secrets.of(namespace) {
+            let (secrets, secret_bytes) = secret.size();
+            let used = NamespaceUse { secrets, secret_bytes, ..NamespaceUse::default() };
+            shares.push(UseShare { documents: vec![DocumentId::new("StoredSecret", namespace, name)], used });
+        }
+        let routes = self.routes.iter().filter(|(id, _)| id.namespace == namespace);
+        shares.extend(routes.map(|(id, used)| UseShare { documents: vec![id.clone()], used: *used }));
+        shares
     }
-    shares
 }
 
 impl Function {

@@ -2,6 +2,7 @@
 
 mod compile;
 mod extensions;
+mod gateway_api;
 mod hostile;
 mod inline;
 mod jwks;

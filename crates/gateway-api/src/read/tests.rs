@@ -13,7 +13,7 @@ impl DocumentValue for Value {
             Value::Bool(false) => Content::Scalar { text: "false", plain: true },
             // Only numbers of these tests.
             Value::Number(number) => {
-                let text = ["-1", "0", "1", "5", "80", "81", "200", "302", "443", "65536"];
+                let text = ["-1", "0", "1", "5", "80", "81", "100", "200", "302", "443", "65536"];
                 let text = text.into_iter().find(|text| *text == number.to_string()).expect("a number of the list");
                 Content::Scalar { text, plain: true }
             }

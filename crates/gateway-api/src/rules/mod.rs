@@ -14,7 +14,7 @@ mod tests;
 use crate::fault::{Faults, Path};
 use crate::resource::Resource;
 
-/// Reports what is wrong with a resource that its schema accepts.
+/// Reports the faults of a resource that its schema accepts.
 pub(crate) fn check(resource: &Resource, faults: &mut Faults) {
     let spec = Path::of("spec");
     match resource {

@@ -24,6 +24,12 @@ pub struct NamespaceStatus {
     /// Bytes of these values.
     #[serde(default)]
     pub secret_bytes: Share,
+    /// Documents of the Gateway API.
+    #[serde(default)]
+    pub routes: Share,
+    /// Matches of the rules of routes, each once for every hostname and parent.
+    #[serde(default)]
+    pub route_matches: Share,
     /// Hosts that are its own; `null`: any that no other namespace has.
     pub hosts: Option<Vec<String>>,
     /// Engines of its functions; `null`: any.
