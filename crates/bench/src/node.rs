@@ -128,6 +128,7 @@ fn read(path: &Path) -> anyhow::Result<Definitions> {
     Ok(Definitions {
         mesh: snapshot.mesh_config().clone(),
         configs,
+        routes: snapshot.gateway_routes().clone(),
         modules: snapshot.modules().clone(),
         permissions: snapshot.permissions(),
         secrets: None,

@@ -14,8 +14,8 @@ use crate::secrets::SecretSet;
 use crate::translation::TranslationRow;
 use leno_files::FileAccess;
 use leno_model::{
-    AppProtocol, ChainLink, Engine, Expose, FunctionConfig, FunctionId, JwksFetch, MeshConfig, ModuleHash,
-    NamespaceBounds, Plan, Revisions, Run, Scale, SpiffeId, VerificationKey,
+    AppProtocol, ChainLink, Engine, Expose, FunctionConfig, FunctionId, GatewayRoutes, JwksFetch, MeshConfig,
+    ModuleHash, NamespaceBounds, Plan, Revisions, Run, Scale, SpiffeId, VerificationKey,
 };
 use leno_policy::spec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +39,8 @@ pub struct Snapshot {
     pub(crate) mesh_origin: Origin,
     pub(crate) functions: BTreeMap<FunctionId, Function>,
     pub(crate) policies: Vec<Policy>,
+    /// The listeners and routes of Gateway documents.
+    pub(crate) routes: GatewayRoutes,
     /// The fingerprint of each policy, by its index.
     pub(crate) fingerprints: Vec<Fingerprint>,
     pub(crate) inputs: Vec<PathBuf>,
@@ -271,6 +273,11 @@ impl Snapshot {
     /// The configuration that every node gets.
     pub fn mesh_config(&self) -> &MeshConfig {
         &self.mesh
+    }
+
+    /// The listeners and routes of Gateway documents, which every gateway gets.
+    pub fn gateway_routes(&self) -> &GatewayRoutes {
+        &self.routes
     }
 
     /// Files that were read or are referred to; a change of one may change the configuration.

@@ -8,7 +8,7 @@ use leno_config::Permissions;
 use leno_identity::{SpiffeId, TrustBundle, TrustDomain};
 use leno_model::revision::{Revision, Revisions, Template};
 use leno_model::{ChainLink, Container, Isolation, Run, Scale};
-use leno_model::{FunctionConfig, FunctionId, MeshConfig, ModuleHash, Route, SecretValues};
+use leno_model::{FunctionConfig, FunctionId, GatewayRoutes, MeshConfig, ModuleHash, Route, SecretValues};
 use leno_policy::spec::{QuotaAlgorithm, RateLimit};
 use leno_wire::encoding::EncodingError;
 use leno_wire::{Capacity, Content, Subject, run_of};
@@ -23,6 +23,8 @@ pub struct Definitions {
     pub mesh: MeshConfig,
     /// The configurations of all functions and jobs, by name.
     pub configs: BTreeMap<FunctionId, FunctionConfig>,
+    /// The listeners and routes of Gateway documents.
+    pub routes: GatewayRoutes,
     /// WebAssembly modules that function configurations name, by SHA-256. Modules that nodes fetch
     /// by URL are not included.
     pub modules: BTreeMap<ModuleHash, Arc<[u8]>>,
@@ -193,13 +195,26 @@ impl CompiledDefinitions {
         }
         compiled.modules = modules.clone();
         compiled.add(Subject::Mesh, Content::new(mesh))?;
-        compiled.add(Subject::Routes, Content::new(&()))?;
+        compiled.set_routes(Self::encode_routes(&definitions.routes)?);
         Ok(compiled)
     }
 
     /// Replaces the roots.
     pub(crate) fn set_bundle(&mut self, bundle: &TrustBundle) -> Result<(), DefinitionsError> {
         self.add(Subject::Bundle, Content::of_bundle(bundle))
+    }
+
+    /// Encodes the routes of gateways.
+    pub(crate) fn encode_routes(routes: &GatewayRoutes) -> Result<Content, DefinitionsError> {
+        let unencodable =
+            |error: EncodingError| DefinitionsError::Encoding { subject: Subject::Routes, reason: error.to_string() };
+        Content::of_routes(routes).map_err(unencodable)
+    }
+
+    /// Replaces the routes of gateways. Returns whether they are other ones.
+    pub(crate) fn set_routes(&mut self, routes: Content) -> bool {
+        let version = routes.version;
+        self.contents.insert(Subject::Routes, routes).is_none_or(|before| before.version != version)
     }
 
     /// Checks a function that [`CompiledDefinitions::put`] is to add or replace. Its modules must

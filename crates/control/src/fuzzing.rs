@@ -207,7 +207,7 @@ pub(crate) fn written(resource: &Resource) -> Content {
         Resource::Quota(_, lease) => Content::new(lease),
         Resource::Secrets(_, values) => Content::of_secrets(values),
         Resource::Endpoints(_, endpoints) => Content::new(endpoints),
-        Resource::Routes => Content::new(&()),
+        Resource::Routes(routes) => Content::of_routes(routes),
         Resource::Hosted(placement) => Content::new(placement),
     };
     content.expect("what was read can be written")

@@ -10,6 +10,7 @@ mod coverage;
 mod dump;
 mod messages;
 mod programs;
+mod routes;
 
 use crate::admission::{Admission, CapacityLimits, Member, Token, TokenGrant};
 use crate::fuzzing::{self, written};
@@ -138,7 +139,10 @@ fn golden_files_are_read_and_written_as_they_were() {
     let share = LimitShare { limit: "p/rateLimits/all".to_owned(), parts: 360_360, unused: true };
     resource("quota", &Resource::Quota(id("shop/checkout"), Lease { shares: vec![share] }));
     resource("hosted-scheduled", &Resource::Hosted(Placement::Scheduled));
-    resource("routes", &Resource::Routes);
+    resource("routes", &Resource::Routes(Box::default()));
+    resource("routes-of-documents", &Resource::Routes(Box::new(routes::gateway_routes())));
+    resource("route-of-documents", &Resource::Route(Box::new(Route::of(&routes::routed()).unwrap())));
+    resource("slice-routed", &Resource::FunctionConfig(Box::new(routes::routed())));
     resource("hosted-everything", &Resource::Hosted(Placement::Everything));
     let functions = BTreeSet::from([id("shop/checkout"), id("shop/stock")]);
     resource("hosted-only", &Resource::Hosted(Placement::Only(functions)));

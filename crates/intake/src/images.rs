@@ -115,8 +115,9 @@ pub(crate) fn resolve(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Re
         }
     }
     let (mesh, modules) = (snapshot.mesh_config().clone(), snapshot.modules().clone());
+    let routes = snapshot.gateway_routes().clone();
     let (permissions, secrets) = (snapshot.permissions(), Some(snapshot.secrets().values()));
-    Ok(Resolution::Complete(Box::new(Definitions { mesh, configs, modules, permissions, secrets })))
+    Ok(Resolution::Complete(Box::new(Definitions { mesh, configs, routes, modules, permissions, secrets })))
 }
 
 impl UnresolvedTags {

@@ -256,8 +256,10 @@ pub struct Backend {
 /// Where requests go.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BackendTarget {
-    /// A function or External.
+    /// A function.
     Function(FunctionId),
+    /// An External, at this one of its ports.
+    External(FunctionId, u16),
     /// A revision of a function, by its tag or name.
     Revision(FunctionId, String),
     /// Nothing, for this reason: requests get status 500.
@@ -287,11 +289,18 @@ pub struct RouteRetry {
     pub backoff: Option<Duration>,
 }
 
+impl GatewayRoutes {
+    /// Whether there is neither a listener nor a route.
+    pub fn is_empty(&self) -> bool {
+        self.listeners.is_empty() && self.routes.is_empty()
+    }
+}
+
 impl BackendTarget {
     /// The function or External; `None`: there is none.
     pub fn function(&self) -> Option<&FunctionId> {
         match self {
-            Self::Function(id) | Self::Revision(id, _) => Some(id),
+            Self::Function(id) | Self::External(id, _) | Self::Revision(id, _) => Some(id),
             Self::Invalid(_) => None,
         }
     }

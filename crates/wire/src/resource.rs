@@ -10,7 +10,9 @@ use crate::secrets;
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use leno_identity::{BadSpiffeId, CertificateDer, TrustBundle};
-use leno_model::{FunctionConfig, FunctionId, InstanceState, Locality, MeshConfig, ModuleHash, Route, SecretValues};
+use leno_model::{
+    FunctionConfig, FunctionId, GatewayRoutes, InstanceState, Locality, MeshConfig, ModuleHash, Route, SecretValues,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -49,8 +51,8 @@ pub enum Subject {
     Route(FunctionId),
     /// The other nodes on which a function can be reached.
     Endpoints(FunctionId),
-    /// The marker of a gateway's routes. A subscription covers the endpoints of all exposed
-    /// functions, and the routes to those that the node does not host.
+    /// The routes of all gateways. A subscription covers the endpoints of all functions that are
+    /// exposed or that a route leads to, and the routes to those that the node does not host.
     Routes,
     /// The node's placement. A subscription also covers the function configurations of the
     /// functions that the node hosts and the endpoints of their callees.
@@ -78,9 +80,10 @@ pub enum Resource {
     Route(Box<Route>),
     /// The other nodes on which a function can be reached, sorted by name.
     Endpoints(FunctionId, Vec<Endpoint>),
-    /// Tells that the routes to all exposed functions were sent: as routes, or in the function
-    /// configurations of functions that the node hosts.
-    Routes,
+    /// The listeners and routes of Gateway documents. It also tells that the routes to all exposed
+    /// functions were sent: as routes, or in the function configurations of functions that the node
+    /// hosts.
+    Routes(Box<GatewayRoutes>),
     /// The node's placement. It also tells that the function configurations of all functions that
     /// the node hosts were sent.
     Hosted(Placement),
@@ -161,7 +164,7 @@ impl Resource {
             Self::FunctionConfig(config) => Subject::FunctionConfig(config.id.clone()),
             Self::Route(route) => Subject::Route(route.id.clone()),
             Self::Endpoints(function, _) => Subject::Endpoints(function.clone()),
-            Self::Routes => Subject::Routes,
+            Self::Routes(_) => Subject::Routes,
             Self::Hosted(_) => Subject::Hosted,
         }
     }
@@ -210,8 +213,8 @@ impl Resource {
                 Self::Endpoints(id.clone(), from_bytes_observed(payload, observe).map_err(unread)?)
             }
             Subject::Routes => {
-                from_bytes_observed::<()>(payload, observe).map_err(unread)?;
-                Self::Routes
+                let routes: Option<_> = from_bytes_observed(payload, observe).map_err(unread)?;
+                Self::Routes(routes.unwrap_or_default())
             }
             Subject::Hosted => Self::Hosted(from_bytes_observed(payload, observe).map_err(unread)?),
         })
@@ -235,6 +238,11 @@ impl Content {
     pub fn of_bundle(bundle: &TrustBundle) -> Result<Self, EncodingError> {
         let roots = bundle.roots().map(|root| root.to_vec()).collect();
         Self::new(&Roots { trust_domain: bundle.trust_domain().to_string(), roots })
+    }
+
+    /// Encodes the routes of gateways. Without any, there is only the marker that older nodes know.
+    pub fn of_routes(routes: &GatewayRoutes) -> Result<Self, EncodingError> {
+        Self::new(&(!routes.is_empty()).then_some(routes))
     }
 
     /// Encodes the stored secrets of a function.

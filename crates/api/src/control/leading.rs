@@ -374,7 +374,9 @@ impl Leading {
         });
         let published = if same_mesh {
             // Encoding unchanged functions would take longest if there are many.
-            self.control.change_after(&differing, &removed, &definitions.permissions, commit)
+            let before = writer.base.in_force.as_ref().map(|before| &before.routes);
+            let routes = (before != Some(&definitions.routes)).then_some(&definitions.routes);
+            self.control.change_after(&differing, &removed, routes, &definitions.permissions, commit)
         } else {
             self.control.publish_after(definitions, commit).map(drop)
         };

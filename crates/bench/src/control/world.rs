@@ -109,6 +109,7 @@ impl World {
         Ok(Definitions {
             mesh: snapshot.mesh_config().clone(),
             configs,
+            routes: snapshot.gateway_routes().clone(),
             modules: snapshot.modules().clone(),
             permissions: snapshot.permissions(),
             secrets: None,

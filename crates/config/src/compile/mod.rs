@@ -323,6 +323,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         namespaces,
         functions,
         policies,
+        routes: Default::default(),
         fingerprints,
         inputs,
         modules,

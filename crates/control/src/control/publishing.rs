@@ -8,7 +8,7 @@ use crate::rollout::Verdict;
 use crate::status::RolloutEvent;
 use crate::store::{StoreError, Transaction};
 use leno_config::Permissions;
-use leno_model::{FunctionConfig, FunctionId, revision};
+use leno_model::{FunctionConfig, FunctionId, GatewayRoutes, revision};
 use leno_wire::Subject;
 use std::sync::PoisonError;
 
@@ -71,13 +71,15 @@ impl Control {
         Ok(published)
     }
 
-    /// Adds, replaces and removes functions together, after `commit` has stored their documents;
-    /// see [`Control::publish_after`]. The mesh and its modules stay as they were published. Other
+    /// Adds, replaces and removes functions together, and replaces the routes of gateways unless
+    /// `routes` is `None`, after `commit` has stored their documents; see
+    /// [`Control::publish_after`]. The mesh and its modules stay as they were published. Other
     /// functions are not looked at.
     pub fn change_after<E: From<PublishError>>(
         &self,
         configs: &[&FunctionConfig],
         removed: &[FunctionId],
+        routes: Option<&GatewayRoutes>,
         permissions: &Permissions,
         commit: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
@@ -90,14 +92,15 @@ impl Control {
         };
         let prepared = configs.iter().map(|config| prepare(config)).collect::<Result<Vec<_>, _>>();
         let prepared = prepared.map_err(PublishError::from)?;
+        let encoded = routes.map(CompiledDefinitions::encode_routes).transpose().map_err(PublishError::from)?;
         commit()?;
         let kept: Vec<(&FunctionConfig, &History)> =
             configs.iter().copied().zip(prepared.iter().map(|(_, history)| history)).collect();
-        store.change(&kept, removed).map_err(PublishError::from)?;
+        store.change(&kept, removed, routes).map_err(PublishError::from)?;
         let histories = kept.iter().map(|(config, history)| (&config.id, *history));
         let of = |id: &FunctionId| configs.iter().copied().find(|config| config.id == *id);
         let lost = lost(self.state().histories(), histories, of);
-        self.change_at_length(|state| state.change(prepared, removed, permissions));
+        self.change_at_length(|state| state.change(prepared, removed, encoded, permissions));
         self.report(lost);
         self.0.rollouts.notify_one();
         Ok(())

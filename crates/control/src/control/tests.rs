@@ -24,6 +24,7 @@ async fn nodes_are_served_while_a_change_takes_long() {
         .publish(&Definitions {
             mesh: configs::mesh(),
             configs,
+            routes: Default::default(),
             modules: BTreeMap::new(),
             permissions: Default::default(),
             secrets: None,

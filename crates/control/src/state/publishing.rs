@@ -12,7 +12,7 @@ use bytes::Bytes;
 use leno_config::Permissions;
 use leno_identity::TrustDomain;
 use leno_model::{FunctionConfig, FunctionId};
-use leno_wire::{Resource, Subject};
+use leno_wire::{Content, Resource, Subject};
 use std::collections::BTreeSet;
 
 impl State {
@@ -76,11 +76,13 @@ impl State {
         true
     }
 
-    /// Adds, replaces and removes functions together. The cost does not depend on other functions.
+    /// Adds, replaces and removes functions together, and replaces the routes of gateways. The cost
+    /// does not depend on other functions.
     pub(crate) fn change(
         &mut self,
         prepared: Vec<(PreparedFunction, History)>,
         removed: &[FunctionId],
+        routes: Option<Content>,
         permissions: &Permissions,
     ) {
         removed.iter().for_each(|id| self.catalog.prepare_removal(id));
@@ -109,6 +111,9 @@ impl State {
                     Put::New => drop(changed.insert(Subject::Endpoints(id.clone()))),
                 }
                 changed.extend([Subject::FunctionConfig(id.clone()), Subject::Secrets(id.clone()), Subject::Route(id)]);
+            }
+            if routes.is_some_and(|routes| catalog.compiled.set_routes(routes)) {
+                changed.insert(Subject::Routes);
             }
             hosting.jobs.define_all(&catalog.compiled.functions);
             ids.iter().flat_map(|id| state.define(id)).collect()

@@ -127,6 +127,7 @@ impl World {
         let definitions = Definitions {
             mesh: configs::mesh(),
             configs: self.configs.clone(),
+            routes: Default::default(),
             modules: BTreeMap::new(),
             permissions: Default::default(),
             secrets: None,
@@ -410,6 +411,7 @@ impl World {
         let definitions = Definitions {
             mesh: configs::mesh(),
             configs: self.configs.clone(),
+            routes: Default::default(),
             modules: BTreeMap::new(),
             permissions: Default::default(),
             secrets: None,

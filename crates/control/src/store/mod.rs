@@ -25,7 +25,7 @@ use crate::revocations::Revocation;
 use crate::rotation::AuthorityRecord;
 use leno_config::Permissions;
 use leno_identity::MembershipMark;
-use leno_model::{FunctionConfig, FunctionId};
+use leno_model::{FunctionConfig, FunctionId, GatewayRoutes};
 use leno_wire::check_node_name;
 use leno_wire::encoding::{from_bytes, to_bytes};
 use serde::Serialize;
@@ -36,6 +36,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 const MESH: &str = "compiled/mesh";
+const ROUTES: &str = "compiled/routes";
 const SLICES: &str = "compiled/slices/";
 const MODULES: &str = "compiled/modules/";
 const REVISIONS: &str = "revisions/";
@@ -71,6 +72,7 @@ impl Store {
         let Some(backend) = &self.0 else { return Ok(None) };
         let Some(mesh) = backend.get(MESH)? else { return Ok(None) };
         let mesh = decode(&**backend, &mesh)?;
+        let routes = backend.get(ROUTES)?.map(|entry| decode(&**backend, &entry)).transpose()?.unwrap_or_default();
         let mut configs = BTreeMap::new();
         for entry in backend.list(SLICES)?.entries {
             configs.insert(function(&**backend, &entry, SLICES)?, decode::<FunctionConfig>(&**backend, &entry)?);
@@ -83,7 +85,7 @@ impl Store {
             }
             modules.insert(hash, Arc::from(entry.value));
         }
-        Ok(Some(Definitions { mesh, configs, modules, permissions: Permissions::default(), secrets: None }))
+        Ok(Some(Definitions { mesh, configs, routes, modules, permissions: Permissions::default(), secrets: None }))
     }
 
     /// The revisions that were saved last, by function.
@@ -139,6 +141,9 @@ impl Store {
         }
         if !backend.is_shared() {
             let mut wanted = BTreeMap::from([(MESH.to_owned(), encode(backend, &definitions.mesh)?)]);
+            if !definitions.routes.is_empty() {
+                wanted.insert(ROUTES.to_owned(), encode(backend, &definitions.routes)?);
+            }
             for (id, config) in &definitions.configs {
                 wanted.insert(format!("{SLICES}{id}"), encode(backend, config)?);
             }
@@ -157,14 +162,16 @@ impl Store {
 
     /// Adds or replaces one function.
     pub(crate) fn put(&self, config: &FunctionConfig, history: &History) -> Result<(), StoreError> {
-        self.change(&[(config, history)], &[])
+        self.change(&[(config, history)], &[], None)
     }
 
-    /// Adds, replaces and removes functions, in the way of [`Store::save`].
+    /// Adds, replaces and removes functions, and replaces the routes of gateways, in the way of
+    /// [`Store::save`].
     pub(crate) fn change(
         &self,
         kept: &[(&FunctionConfig, &History)],
         removed: &[FunctionId],
+        routes: Option<&GatewayRoutes>,
     ) -> Result<(), StoreError> {
         let Some(backend) = &self.0 else { return Ok(()) };
         let backend = &**backend;
@@ -180,6 +187,11 @@ impl Store {
             if outcome.is_some_and(|outcome| history.run_of(config).as_ref() != Some(&outcome.report.run)) {
                 transaction.delete(key);
             }
+        }
+        match routes.filter(|_| !backend.is_shared()) {
+            Some(routes) if routes.is_empty() => transaction.delete(ROUTES.to_owned()),
+            Some(routes) => transaction.put(ROUTES.to_owned(), encode(backend, routes)?),
+            None => {}
         }
         for id in removed {
             for prefix in [SLICES, REVISIONS, OUTCOMES] {

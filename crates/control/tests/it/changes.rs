@@ -32,7 +32,7 @@ fn change(control: &Control, before: &World, after: &World) -> Result<(), Publis
     let differing: Vec<&FunctionConfig> =
         after.iter().filter(|(id, config)| before.get(*id) != Some(config)).map(|(_, config)| config).collect();
     let removed: Vec<FunctionId> = before.keys().filter(|id| !after.contains_key(*id)).cloned().collect();
-    control.change_after(&differing, &removed, &Default::default(), || Ok(()))
+    control.change_after(&differing, &removed, None, &Default::default(), || Ok(()))
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn what_cannot_be_stored_changes_nothing() {
     control.publish(&definitions([config("a/one", &[], 1)])).unwrap();
     let before = control.status();
     let (new, failed) = (config("a/two", &[], 1), || PublishError::Store(StoreError::NotLeader { store: "a".into() }));
-    assert!(control.change_after(&[&new], &[function("a/one")], &Default::default(), || Err(failed())).is_err());
+    assert!(control.change_after(&[&new], &[function("a/one")], None, &Default::default(), || Err(failed())).is_err());
     assert!(control.publish_after(&definitions([new]), || Err(failed())).is_err());
     assert_eq!(control.status(), before);
 }
@@ -98,7 +98,9 @@ async fn nodes_get_a_change_as_a_whole() {
     eventually_async("resources to be sent", || control.counters("one").is_some_and(|counters| counters.resources > 0))
         .await;
     let new = config("a/two", &[], 1);
-    control.change_after(&[&new], &[function("a/one")], &Default::default(), || Ok::<_, PublishError>(())).unwrap();
+    control
+        .change_after(&[&new], &[function("a/one")], None, &Default::default(), || Ok::<_, PublishError>(()))
+        .unwrap();
     eventually_async("the functions of the node", || hosts(&["a/two"])).await;
     eventually_async("removals to be sent", || control.counters("one").is_some_and(|counters| counters.removals > 0))
         .await;

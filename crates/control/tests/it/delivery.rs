@@ -3,7 +3,8 @@
 use crate::support::configs::{config, delivered, exposed, function, mesh};
 use crate::support::*;
 use leno_agent::Change;
-use leno_model::Route;
+use leno_control::{Definitions, PublishError};
+use leno_model::{FunctionConfig, Route};
 use leno_testkit::eventually_async;
 use leno_wire::{Endpoint, Resource, Subject};
 use std::collections::BTreeSet;
@@ -343,6 +344,34 @@ async fn endpoints_go_to_callers_at_once_and_to_nobody_else() {
 }
 
 #[tokio::test]
+async fn gateways_get_routes_of_documents_and_the_functions_that_they_lead_to() {
+    let control = control();
+    let routed = FunctionConfig { is_routed: true, ..config(ORDERS, &[], 1) };
+    let first = Definitions { routes: gateway_routes(ORDERS), ..definitions([routed.clone()]) };
+    control.publish(&first).unwrap();
+    let served = TestServer::start(&control).await;
+    let member = control.admit("edge", leno_control::Admission { gateway: true, ..only(&[]) }).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
+    agent.subscribe([Subject::Routes]);
+    let changes = accepted(&mut updates).await;
+    assert_eq!(subjects(&changes), [route_to(ORDERS), endpoints_of(ORDERS), Subject::Routes]);
+    assert_eq!(changes[2], Change::Set(Resource::Routes(Box::new(gateway_routes(ORDERS)))));
+
+    // One function alone changes nothing about the routes, and a change of the routes comes alone.
+    let plain = config(ORDERS, &[], 1);
+    let mut moved = gateway_routes(ORDERS);
+    moved.listeners[0].port = 8081;
+    control.change_after(&[], &[], Some(&moved), &first.permissions, || Ok::<_, PublishError>(())).unwrap();
+    let changes = accepted(&mut updates).await;
+    assert_eq!(changes, [Change::Set(Resource::Routes(Box::new(moved)))]);
+    let none = Default::default();
+    control.change_after(&[&plain], &[], Some(&none), &first.permissions, || Ok::<_, PublishError>(())).unwrap();
+    let changes = accepted(&mut updates).await;
+    assert!(changes.contains(&Change::Set(Resource::Routes(Box::default()))), "{changes:?}");
+    assert!(changes.contains(&Change::Removed(route_to(ORDERS))), "{changes:?}");
+}
+
+#[tokio::test]
 async fn a_gateway_follows_the_routes() {
     let control = control();
     control.publish(&definitions([exposed(config(FRONTEND, &[ORDERS], 1)), config(ORDERS, &[], 1)])).unwrap();
@@ -352,7 +381,7 @@ async fn a_gateway_follows_the_routes() {
     agent.subscribe([Subject::Routes]);
     let changes = accepted(&mut updates).await;
     assert_eq!(subjects(&changes), [route_to(FRONTEND), endpoints_of(FRONTEND), Subject::Routes]);
-    assert_eq!(changes[2], Change::Set(Resource::Routes));
+    assert_eq!(changes[2], Change::Set(Resource::Routes(Box::default())));
     let route = Route::of(&delivered(exposed(config(FRONTEND, &[ORDERS], 1)))).unwrap();
     assert_eq!(changes[0], Change::Set(Resource::Route(Box::new(route))), "no rule, no key, no callee");
 

@@ -2,10 +2,12 @@
 
 use crate::support::configs::{config, extended, function};
 use crate::support::*;
-use leno_control::{DefinitionsError, PublishError, Store, StoreError};
+use leno_agent::Change;
+use leno_control::{Definitions, DefinitionsError, PublishError, Store, StoreError};
 use leno_identity::{Authority, CertificateDer};
-use leno_model::FunctionConfig;
+use leno_model::{FunctionConfig, GatewayRoutes};
 use leno_testkit::eventually_async;
+use leno_wire::{Resource, Subject};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -39,6 +41,30 @@ fn definitions_survive_and_so_do_their_removals() {
     second.publish(&definitions([config(FRONTEND, &[], 2)])).unwrap();
     drop(second);
     assert_eq!(functions(&control_at(&path)), [FRONTEND]);
+}
+
+#[tokio::test]
+async fn routes_of_gateways_survive() {
+    let routed = FunctionConfig { is_routed: true, ..config(ORDERS, &[], 1) };
+    let first = Definitions { routes: gateway_routes(ORDERS), ..definitions([routed]) };
+    let others = [gateway_routes(ORDERS)(FRONTEND), GatewayRoutes::default()];
+    for other in others {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control.redb");
+        let earlier = control_at(&path);
+        earlier.publish(&first).unwrap();
+        let changed = Some(&other).filter(|other| **other != first.routes);
+        earlier.change_after(&[], &[], changed, &first.permissions, || Ok::<_, PublishError>(())).unwrap();
+        drop(earlier);
+
+        let control = control_at(&path);
+        let served = TestServer::start(&control).await;
+        let admission = leno_control::Admission { gateway: true, ..only(&[]) };
+        let (agent, mut updates) = node(&served, &control.admit("edge", admission).unwrap(), 1);
+        agent.subscribe([Subject::Routes]);
+        let changes = accepted(&mut updates).await;
+        assert!(changes.contains(&Change::Set(Resource::Routes(Box::new(other)))), "{changes:?}");
+    }
 }
 
 #[test]

@@ -6,6 +6,10 @@ use configs::{DOMAIN, function, mesh};
 use leno_agent::{Agent, BACKOFF, Change, Connection, Update, Updates, join};
 use leno_control::{Admission, Control, Definitions, Store};
 use leno_identity::{Authority, Membership};
+use leno_model::{
+    AttachedRoute, Attachment, Backend, BackendTarget, GatewayRoutes, HttpRoute, HttpRouteKind, PathPattern,
+    Precedence, RouteListener, RouteMatch, RouteRule,
+};
 use leno_model::{FunctionConfig, InstanceState};
 use leno_wire::{Instance, Placement, Resource, Subject};
 use std::collections::BTreeMap;
@@ -21,7 +25,47 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) fn definitions(configs: impl IntoIterator<Item = FunctionConfig>) -> Definitions {
     let configs: BTreeMap<_, _> = configs.into_iter().map(|config| (config.id.clone(), config)).collect();
     let permissions = configs.keys().cloned().collect();
-    Definitions { mesh: mesh(), configs, modules: BTreeMap::new(), permissions, secrets: None }
+    Definitions {
+        mesh: mesh(),
+        configs,
+        routes: Default::default(),
+        modules: BTreeMap::new(),
+        permissions,
+        secrets: None,
+    }
+}
+
+/// Routes of a gateway to this function.
+pub(crate) fn gateway_routes(name: &str) -> GatewayRoutes {
+    let listener = RouteListener {
+        name: "orders/edge/plain".to_owned(),
+        port: 8080,
+        tls: false,
+        host: Some("*.example".to_owned()),
+    };
+    let backend = Backend { target: BackendTarget::Function(function(name)), weight: 1, filters: Vec::new() };
+    let every = RouteMatch {
+        path: PathPattern::Prefix(String::new()),
+        method: String::new(),
+        headers: Vec::new(),
+        query: Vec::new(),
+    };
+    let rule = RouteRule {
+        name: String::new(),
+        matches: vec![every],
+        filters: Vec::new(),
+        backends: vec![backend],
+        timeouts: Default::default(),
+        retry: None,
+    };
+    let route = HttpRoute {
+        name: "orders/all".to_owned(),
+        kind: HttpRouteKind::Http,
+        precedence: Precedence::MostSpecific,
+        rules: vec![rule],
+    };
+    let attachments = vec![Attachment { listener: listener.name.clone(), hosts: vec!["shop.example".to_owned()] }];
+    GatewayRoutes { listeners: vec![listener], routes: vec![AttachedRoute { route, attachments }] }
 }
 
 pub(crate) fn control() -> Control {

@@ -3,7 +3,7 @@
 use crate::loader::{LoadError, LoadResult};
 use leno_agent::Change;
 use leno_identity::TrustBundle;
-use leno_model::{FunctionId, MeshConfig, ModuleHash};
+use leno_model::{FunctionId, GatewayRoutes, MeshConfig, ModuleHash};
 use leno_proxy::FunctionEntry;
 use leno_proxy::endpoints::Endpoint;
 use leno_wire::{Bounds, Lease, Placement, Resource, Subject};
@@ -27,6 +27,7 @@ pub(super) enum Step {
     SetPlacement(Placement),
     SetRoute(Arc<FunctionEntry>),
     RemoveRoute(FunctionId),
+    SetGatewayRoutes(Box<GatewayRoutes>),
     SetEndpoints(FunctionId, Vec<Endpoint>),
     /// Close the open exchanges of a removed function.
     Withdraw(FunctionId),
@@ -57,12 +58,13 @@ fn step(change: Change, loaded: &mut LoadResult) -> Option<Step> {
         Change::Set(Resource::Hosted(placement)) => Step::SetPlacement(placement),
         Change::Set(Resource::Route(route)) => taken(&mut loaded.routes, &route.id, subject, Step::SetRoute),
         Change::Removed(Subject::Route(id)) => Step::RemoveRoute(id),
+        Change::Set(Resource::Routes(routes)) => Step::SetGatewayRoutes(routes),
+        Change::Removed(Subject::Routes) => Step::SetGatewayRoutes(Box::default()),
         Change::Set(Resource::Endpoints(id, list)) => Step::SetEndpoints(id, reachable(list)),
         Change::Removed(Subject::Endpoints(id)) => Step::SetEndpoints(id, Vec::new()),
         Change::Withdrawn(id) => Step::Withdraw(id),
-        // Secrets are in force since the load, and the marker that all routes were sent changes
-        // nothing.
-        Change::Set(Resource::Secrets(..) | Resource::Routes) | Change::Removed(_) => return None,
+        // Secrets are in force since the load.
+        Change::Set(Resource::Secrets(..)) | Change::Removed(_) => return None,
     })
 }
 

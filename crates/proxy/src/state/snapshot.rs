@@ -6,7 +6,7 @@
 use super::function::{FunctionEntry, limit};
 use super::routes::Routes;
 use super::shards::Shards;
-use leno_model::{FunctionId, MeshConfig};
+use leno_model::{FunctionId, GatewayRoutes, MeshConfig};
 use leno_policy::connection;
 use leno_policy::input::Peer;
 use std::net::Ipv4Addr;
@@ -24,6 +24,8 @@ pub struct NodeSnapshot {
     pub functions: Shards<FunctionId, Arc<FunctionEntry>>,
     /// The gateway's routes, derived from `functions` and `remote_routes`.
     pub routes: Routes,
+    /// The listeners and routes of Gateway documents.
+    pub gateway_routes: Arc<GatewayRoutes>,
     /// The gateway's identity. Remote nodes know its requests by it, and the gateway calls
     /// functions with it.
     pub gateway: Arc<str>,
@@ -38,9 +40,18 @@ impl NodeSnapshot {
     /// Creates a snapshot of a mesh without functions.
     pub fn new(mesh: MeshConfig) -> Self {
         let longest_exchange = limit(mesh.limits.request_timeout);
-        let (functions, routes, remote_routes) = Default::default();
+        let (functions, routes, gateway_routes, remote_routes) = Default::default();
         let gateway = gateway(&mesh);
-        Self { version: 0, mesh: Arc::new(mesh), functions, routes, gateway, remote_routes, longest_exchange }
+        Self {
+            version: 0,
+            mesh: Arc::new(mesh),
+            functions,
+            routes,
+            gateway_routes,
+            gateway,
+            remote_routes,
+            longest_exchange,
+        }
     }
 
     /// Functions of remote nodes that the gateway has routes to.
@@ -62,10 +73,16 @@ impl NodeSnapshot {
                 functions.insert(entry.config.id.clone(), entry.clone());
             }
         }
-        let Self { version, mesh, routes, gateway, remote_routes, longest_exchange, .. } = self;
-        let (mesh, routes, gateway, remote_routes) =
-            (mesh.clone(), routes.clone(), gateway.clone(), remote_routes.clone());
-        Self { version: *version, mesh, functions, routes, gateway, remote_routes, longest_exchange: *longest_exchange }
+        Self {
+            version: self.version,
+            mesh: self.mesh.clone(),
+            functions,
+            routes: self.routes.clone(),
+            gateway_routes: self.gateway_routes.clone(),
+            gateway: self.gateway.clone(),
+            remote_routes: self.remote_routes.clone(),
+            longest_exchange: self.longest_exchange,
+        }
     }
 
     /// Judges whether a function may connect to a port of a callee. `host` is the server name in
@@ -99,6 +116,7 @@ impl NodeSnapshot {
             mesh: self.mesh.clone(),
             functions: self.functions.clone(),
             routes: self.routes.clone(),
+            gateway_routes: self.gateway_routes.clone(),
             gateway: self.gateway.clone(),
             remote_routes: self.remote_routes.clone(),
             longest_exchange: Some(self.longest_exchange),
@@ -123,6 +141,7 @@ pub struct Change {
     mesh: Arc<MeshConfig>,
     functions: Shards<FunctionId, Arc<FunctionEntry>>,
     routes: Routes,
+    gateway_routes: Arc<GatewayRoutes>,
     gateway: Arc<str>,
     remote_routes: Shards<FunctionId, Arc<FunctionEntry>>,
     /// `None`: the function that set the maximum may be gone, so it must be computed anew.
@@ -187,18 +206,24 @@ impl Change {
         self
     }
 
+    /// Replaces the listeners and routes of Gateway documents.
+    pub fn gateway_routes(&mut self, routes: GatewayRoutes) -> &mut Self {
+        self.gateway_routes = Arc::new(routes);
+        self
+    }
+
     fn forget_longest(&mut self, entry: &FunctionEntry) {
         self.longest_exchange = self.longest_exchange.filter(|longest| entry.longest_exchange() < *longest);
     }
 
     /// Makes the new snapshot.
     pub fn finish(self) -> NodeSnapshot {
-        let Self { version, mesh, functions, routes, gateway, remote_routes, longest_exchange } = self;
+        let Self { version, mesh, functions, routes, gateway_routes, gateway, remote_routes, longest_exchange } = self;
         let longest_exchange = longest_exchange.unwrap_or_else(|| {
             let each = functions.values().chain(remote_routes.values()).map(|entry| entry.longest_exchange());
             each.fold(limit(mesh.limits.request_timeout), Duration::max)
         });
-        NodeSnapshot { version, mesh, functions, routes, gateway, remote_routes, longest_exchange }
+        NodeSnapshot { version, mesh, functions, routes, gateway_routes, gateway, remote_routes, longest_exchange }
     }
 }
 

@@ -131,6 +131,7 @@ impl Leading {
             Definitions {
                 mesh: snapshot.mesh_config().clone(),
                 configs,
+                routes: snapshot.gateway_routes().clone(),
                 modules: snapshot.modules().clone(),
                 permissions: snapshot.permissions(),
                 secrets: None,

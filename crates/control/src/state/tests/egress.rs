@@ -43,6 +43,7 @@ impl Mesh {
         let definitions = Definitions {
             mesh: configs::mesh(),
             configs: BTreeMap::new(),
+            routes: Default::default(),
             modules: BTreeMap::new(),
             permissions: Default::default(),
             secrets: None,

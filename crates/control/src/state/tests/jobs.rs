@@ -40,6 +40,7 @@ impl RestartScenario {
         let definitions = Definitions {
             mesh: configs::mesh(),
             configs,
+            routes: Default::default(),
             modules: BTreeMap::new(),
             permissions: Default::default(),
             secrets: None,

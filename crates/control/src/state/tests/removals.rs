@@ -56,6 +56,7 @@ impl Mesh {
         let definitions = Definitions {
             mesh: snapshot.mesh_config().clone(),
             configs,
+            routes: snapshot.gateway_routes().clone(),
             modules: BTreeMap::new(),
             permissions: snapshot.permissions(),
             secrets: None,

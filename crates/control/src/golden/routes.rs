@@ -1,0 +1,140 @@
+//! Routes of Gateway API documents.
+
+use super::{configs, id};
+use leno_model::{
+    AttachedRoute, Attachment, Backend, BackendTarget, Cors, FieldMatch, FunctionConfig, GatewayRoutes, HeaderModifier,
+    HttpRoute, HttpRouteKind, Mirror, PathChange, PathPattern, Precedence, Redirect, Rewrite, RouteFilter,
+    RouteListener, RouteMatch, RouteRetry, RouteRule, RouteTimeouts, ValuePattern,
+};
+use std::time::Duration;
+
+/// A function to which a route leads, and whose calls follow routes.
+pub(super) fn routed() -> FunctionConfig {
+    let mut config = FunctionConfig { is_routed: true, ..configs::command() };
+    config.callees.iter_mut().for_each(|callee| callee.routes = vec![http_route(), grpc_route()]);
+    config
+}
+
+pub(super) fn gateway_routes() -> GatewayRoutes {
+    let listener = |name: &str, tls, host: Option<&str>| RouteListener {
+        name: format!("shop/edge/{name}"),
+        port: if tls { 443 } else { 80 },
+        tls,
+        host: host.map(str::to_owned),
+    };
+    let attached = |route, listener: &str, hosts: &[&str]| AttachedRoute {
+        route,
+        attachments: vec![Attachment {
+            listener: format!("shop/edge/{listener}"),
+            hosts: hosts.iter().map(ToString::to_string).collect(),
+        }],
+    };
+    GatewayRoutes {
+        listeners: vec![listener("plain", false, None), listener("tls", true, Some("*.shop.example"))],
+        routes: vec![
+            attached(http_route(), "tls", &["a.shop.example", "*.b.shop.example"]),
+            attached(grpc_route(), "plain", &["*"]),
+        ],
+    }
+}
+
+fn http_route() -> HttpRoute {
+    let named = |name: &str, value: ValuePattern| FieldMatch { name: name.to_owned(), value };
+    let every = |path: PathPattern| RouteMatch { path, method: String::new(), headers: Vec::new(), query: Vec::new() };
+    let regex = || ValuePattern::Regex("[ab]+".to_owned());
+    let matches = vec![
+        RouteMatch {
+            method: "GET".to_owned(),
+            headers: vec![named("x-group", ValuePattern::Exact("staff".to_owned())), named("x-try", regex())],
+            query: vec![named("page", ValuePattern::Exact("2".to_owned())), named("sort", regex())],
+            ..every(PathPattern::Exact("/checkout".to_owned()))
+        },
+        every(PathPattern::Prefix("/checkout".to_owned())),
+        every(PathPattern::Literal("/check".to_owned())),
+        every(PathPattern::Regex("/check.*".to_owned())),
+    ];
+    let prefix = |path: &str| Some(PathChange::Prefix(path.to_owned()));
+    let full = |path: &str| Some(PathChange::Full(path.to_owned()));
+    let filters = vec![
+        RouteFilter::RequestHeaders(modifier()),
+        RouteFilter::Rewrite(Rewrite { host: Some("stock.example".to_owned()), path: prefix("/new") }),
+        RouteFilter::Rewrite(Rewrite { host: None, path: full("/new") }),
+        RouteFilter::Mirror(Mirror {
+            target: BackendTarget::Function(id("shop/copies")),
+            numerator: 1,
+            denominator: 10,
+        }),
+        RouteFilter::Cors(Cors {
+            allow_origins: vec!["https://*.shop.example".to_owned()],
+            allow_credentials: true,
+            allow_methods: vec!["PUT".to_owned()],
+            allow_headers: vec!["x-group".to_owned()],
+            expose_headers: vec!["x-pages".to_owned()],
+            max_age: Duration::from_secs(60),
+        }),
+    ];
+    let backend = |target, weight, filters| Backend { target, weight, filters };
+    let backends = vec![
+        backend(BackendTarget::Function(id("shop/stock")), 90, Vec::new()),
+        backend(BackendTarget::External(id("shop/depot"), 443), 5, Vec::new()),
+        backend(
+            BackendTarget::Revision(id("shop/stock"), "next".to_owned()),
+            4,
+            vec![RouteFilter::ResponseHeaders(modifier())],
+        ),
+        backend(BackendTarget::Invalid("there is no function shop/old".to_owned()), 1, Vec::new()),
+    ];
+    let redirect = Redirect {
+        scheme: Some("https".to_owned()),
+        host: Some("www.shop.example".to_owned()),
+        path: full("/"),
+        port: Some(8443),
+        status: 301,
+    };
+    let moved = RouteRule {
+        matches: vec![every(PathPattern::Prefix("/old".to_owned()))],
+        filters: vec![RouteFilter::Redirect(redirect)],
+        ..plain_rule()
+    };
+    let rule = RouteRule {
+        name: "checkout".to_owned(),
+        matches,
+        filters,
+        backends,
+        timeouts: RouteTimeouts {
+            request: Some(Duration::from_secs(10)),
+            backend_request: Some(Duration::from_millis(2500)),
+        },
+        retry: Some(RouteRetry { codes: vec![502, 503], attempts: Some(2), backoff: Some(Duration::from_millis(50)) }),
+    };
+    HttpRoute {
+        name: "shop/checkout".to_owned(),
+        kind: HttpRouteKind::Http,
+        precedence: Precedence::MostSpecific,
+        rules: vec![rule, moved],
+    }
+}
+
+fn grpc_route() -> HttpRoute {
+    let rules = vec![plain_rule()];
+    HttpRoute { name: "shop/calls".to_owned(), kind: HttpRouteKind::Grpc, precedence: Precedence::First, rules }
+}
+
+fn plain_rule() -> RouteRule {
+    RouteRule {
+        name: String::new(),
+        matches: Vec::new(),
+        filters: Vec::new(),
+        backends: Vec::new(),
+        timeouts: RouteTimeouts::default(),
+        retry: None,
+    }
+}
+
+fn modifier() -> HeaderModifier {
+    HeaderModifier {
+        set: vec![("x-set".to_owned(), "1".to_owned())],
+        add: vec![("x-add".to_owned(), "2".to_owned())],
+        remove: vec!["x-gone".to_owned()],
+    }
+}
