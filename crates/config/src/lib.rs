@@ -28,6 +28,7 @@ mod nearest;
 pub mod permissions;
 mod problem;
 pub mod reference;
+mod route_status;
 mod secrets;
 mod snapshot;
 mod traffic;
@@ -47,6 +48,9 @@ pub use load::texts;
 pub use namespace::{NamespaceQuota, NamespaceUse, Overrun, UseShare};
 pub use permissions::Permissions;
 pub use problem::{Origin, Problem, Scope};
+pub use route_status::{
+    CONTROLLER, Condition, GatewayStatus, ListenerStatus, ParentName, ParentStatus, RouteReport, RouteStatus,
+};
 pub use secrets::{CheckedSecret, KeySummary, SecretSet};
 pub use snapshot::{CONTROL_FILES, Extension, Snapshot};
 pub use traffic::{flow, with_traffic};

@@ -1,8 +1,10 @@
 //! Checked configuration of a whole mesh, and the configuration of each function.
 
 mod callees;
+mod routes;
 mod weight;
 
+pub(crate) use self::routes::{Routes, ScopedRoute};
 pub(crate) use self::weight::QuotaUses;
 
 use crate::document::CalleeSelector;
@@ -14,8 +16,8 @@ use crate::secrets::SecretSet;
 use crate::translation::TranslationRow;
 use leno_files::FileAccess;
 use leno_model::{
-    AppProtocol, ChainLink, Engine, Expose, FunctionConfig, FunctionId, GatewayRoutes, JwksFetch, MeshConfig,
-    ModuleHash, NamespaceBounds, Plan, Revisions, Run, Scale, SpiffeId, VerificationKey,
+    AppProtocol, ChainLink, Engine, Expose, FunctionConfig, FunctionId, JwksFetch, MeshConfig, ModuleHash,
+    NamespaceBounds, Plan, Revisions, Run, Scale, SpiffeId, VerificationKey,
 };
 use leno_policy::spec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,9 +40,8 @@ pub struct Snapshot {
     pub(crate) namespaces: Namespaces,
     pub(crate) mesh_origin: Origin,
     pub(crate) functions: BTreeMap<FunctionId, Function>,
+    pub(crate) routes: Routes,
     pub(crate) policies: Vec<Policy>,
-    /// The listeners and routes of Gateway documents.
-    pub(crate) routes: GatewayRoutes,
     /// The fingerprint of each policy, by its index.
     pub(crate) fingerprints: Vec<Fingerprint>,
     pub(crate) inputs: Vec<PathBuf>,
@@ -275,11 +276,6 @@ impl Snapshot {
         &self.mesh
     }
 
-    /// The listeners and routes of Gateway documents, which every gateway gets.
-    pub fn gateway_routes(&self) -> &GatewayRoutes {
-        &self.routes
-    }
-
     /// Files that were read or are referred to; a change of one may change the configuration.
     pub fn inputs(&self) -> &[PathBuf] {
         &self.inputs
@@ -392,7 +388,7 @@ impl Snapshot {
             jwks,
             run: function.run.clone(),
             expose: function.expose.clone(),
-            is_routed: false,
+            is_routed: self.routes.routed.contains(id),
             callees: self.callees(function).map(|(callee, known)| self.narrowed(id, function, callee, known)).collect(),
             concurrency: function.concurrency,
             queue: function.queue,

@@ -6,7 +6,7 @@ use crate::authorizer::Authorizer;
 use crate::bounds::NamespaceBounds;
 use crate::chain_link::ChainLink;
 use crate::function_id::FunctionId;
-use crate::http_route::HttpRoute;
+use crate::http_route::CallRoute;
 use crate::revision::{Revision, Revisions, Template};
 use crate::run::{AppProtocol, ModuleHash, ModuleUrl, Port, Run, Scale};
 use crate::spiffe::SpiffeId;
@@ -211,7 +211,7 @@ pub struct Callee {
     pub ports: Vec<Port>,
     /// Addresses that callers can use instead of a name, for an External.
     pub addresses: Vec<Cidr>,
-    /// Routes for the caller's requests to it, by precedence of their names. Without any, its
-    /// requests go to the callee.
-    pub routes: Vec<HttpRoute>,
+    /// Routes for the caller's requests to it, sorted by name. Requests to a port without any go to
+    /// the callee.
+    pub routes: Vec<CallRoute>,
 }

@@ -15,7 +15,8 @@ pub struct GatewayRoutes {
     pub routes: Vec<AttachedRoute>,
 }
 
-/// A listener of a Gateway document.
+/// A listener of a Gateway document that gateways serve. Several listeners can share port and host:
+/// a request belongs to all of those with the most specific host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteListener {
@@ -48,6 +49,16 @@ pub struct Attachment {
     pub listener: String,
     /// The hosts that both the listener and the route serve: exact, `*.suffix`, or `*`.
     pub hosts: Vec<String>,
+}
+
+/// A route for calls to a callee.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallRoute {
+    /// The route.
+    pub route: HttpRoute,
+    /// Only for calls to this port, which is 80 if the host names none; `None`: all calls.
+    pub port: Option<u16>,
 }
 
 /// A route: its rules in the order of the document.
@@ -102,7 +113,7 @@ pub struct RouteRule {
 }
 
 /// What a request has to be, all of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteMatch {
     /// The normalised path.
@@ -116,7 +127,7 @@ pub struct RouteMatch {
 }
 
 /// A pattern of paths.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PathPattern {
     /// This path.
     Exact(String),
@@ -129,7 +140,7 @@ pub enum PathPattern {
 }
 
 /// What a header field or a query parameter has to be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FieldMatch {
     /// Name.
@@ -139,7 +150,7 @@ pub struct FieldMatch {
 }
 
 /// A pattern of values.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ValuePattern {
     /// This value.
     Exact(String),

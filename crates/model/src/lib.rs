@@ -39,9 +39,9 @@ pub use egress::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol,
 pub use function::{Callee, Engine, Expose, Extension, FunctionConfig, JwksFetch, PublicKey, VerificationKey};
 pub use function_id::{BadFunctionId, FunctionId};
 pub use http_route::{
-    AttachedRoute, Attachment, Backend, BackendTarget, Cors, FieldMatch, GatewayRoutes, HeaderModifier, HttpRoute,
-    HttpRouteKind, Mirror, PathChange, PathPattern, Precedence, Redirect, Rewrite, RouteFilter, RouteListener,
-    RouteMatch, RouteRetry, RouteRule, RouteTimeouts, ValuePattern,
+    AttachedRoute, Attachment, Backend, BackendTarget, CallRoute, Cors, FieldMatch, GatewayRoutes, HeaderModifier,
+    HttpRoute, HttpRouteKind, Mirror, PathChange, PathPattern, Precedence, Redirect, Rewrite, RouteFilter,
+    RouteListener, RouteMatch, RouteRetry, RouteRule, RouteTimeouts, ValuePattern,
 };
 pub use instance_state::InstanceState;
 /// The folders of nodes that [`NamespaceBounds`] lists.

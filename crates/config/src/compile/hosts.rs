@@ -31,10 +31,25 @@ struct Domain<T> {
 
 /// A namespace's first claim to a host.
 struct Claim<'a> {
-    id: &'a FunctionId,
+    namespace: &'a str,
     line: String,
     /// The operator has given the host to the namespace.
     given: bool,
+}
+
+/// The namespaces that have hosts, by the first documents that name these.
+pub(super) struct Claims<'a> {
+    grants: Grants<'a>,
+    /// By [`key`].
+    claimed: BTreeMap<String, Domain<Claim<'a>>>,
+}
+
+/// Why a namespace may not have a host.
+pub(super) enum Refusal {
+    /// The operator has assigned hosts otherwise.
+    Unassigned(&'static str),
+    /// Another namespace has it, by the document in this line.
+    Taken(String),
 }
 
 impl<T> Default for Domain<T> {
@@ -135,28 +150,92 @@ pub(super) fn grants<'a>(
     grants
 }
 
-/// An earlier claim of another namespace to a host, or to one that covers it or is covered by it.
-fn earlier<'s, 'a>(
-    claims: &'s BTreeMap<String, Domain<Claim<'a>>>,
-    (key, wildcard): (&'s str, bool),
-    claim: &Claim<'_>,
-) -> Option<&'s Claim<'a>> {
-    let conflicts = |other: &&Claim<'a>| other.id.namespace != claim.id.namespace && !(other.given && claim.given);
-    let below = wildcard.then(|| covered(claims, key)).into_iter().flatten();
-    covering(claims, key, wildcard).chain(below).find(conflicts)
+impl<'a> Claims<'a> {
+    /// Hosts that no document has yet.
+    pub(super) fn new(grants: Grants<'a>) -> Self {
+        Self { grants, claimed: BTreeMap::new() }
+    }
+
+    /// Claims a host for a namespace.
+    ///
+    /// # Errors
+    /// The namespace may not have it.
+    pub(super) fn claim(&mut self, namespace: &'a str, host: &str, line: impl Fn() -> String) -> Result<(), Refusal> {
+        self.claim_with(namespace, host, line, true)
+    }
+
+    /// The same for the host of a route, which the namespace of its Gateway or its own may have.
+    pub(super) fn claim_for_route(
+        &mut self,
+        [gateway, route]: [&'a str; 2],
+        host: &str,
+        line: impl Fn() -> String,
+    ) -> Result<(), Refusal> {
+        self.claim(gateway, host, &line).or_else(|_| self.claim(route, host, &line))
+    }
+
+    /// The same for the host of a listener. Those below a wildcard may be another namespace's.
+    pub(super) fn claim_for_listener(
+        &mut self,
+        namespace: &'a str,
+        host: &str,
+        line: impl Fn() -> String,
+    ) -> Result<(), Refusal> {
+        self.claim_with(namespace, host, line, false)
+    }
+
+    fn claim_with(
+        &mut self,
+        namespace: &'a str,
+        host: &str,
+        line: impl Fn() -> String,
+        all_below: bool,
+    ) -> Result<(), Refusal> {
+        let given = self.grants.check(namespace, host).map_err(Refusal::Unassigned)?;
+        let (key, wildcard) = key(host);
+        let own = self.claimed.get_mut(&key).and_then(|domain| domain.slot(wildcard).as_ref());
+        if own.is_some_and(|claim| claim.namespace == namespace) {
+            return Ok(());
+        }
+        let below = (wildcard && all_below).then(|| covered(&self.claimed, &key)).into_iter().flatten();
+        let conflicts = |other: &&Claim<'a>| other.namespace != namespace && !(other.given && given);
+        if let Some(other) = covering(&self.claimed, &key, wildcard).chain(below).find(conflicts) {
+            return Err(Refusal::Taken(other.line.clone()));
+        }
+        let claim = Claim { namespace, line: line(), given };
+        *self.claimed.entry(key).or_default().slot(wildcard) = Some(claim);
+        Ok(())
+    }
+}
+
+impl Refusal {
+    /// Reports it at the place that names the host.
+    pub(super) fn report(self, place: &Scope<'_>, host: &str) {
+        const FIX: &str =
+            "name another host, or have the operator name it in the `hosts` of the namespace's NamespaceQuota";
+        let host = host.escape_debug();
+        let message = match self {
+            Self::Unassigned(reason) => format!("`{host}` is not for this namespace: {reason}"),
+            // A request may come from a tenant, who must not learn which namespace has the host.
+            Self::Taken(line) => {
+                let line = if place.origin() == Origin::File { format!(" ({line})") } else { String::new() };
+                format!("`{host}` is taken: another namespace has it, or a host that overlaps it{line}")
+            }
+        };
+        place.problem(message, FIX);
+    }
 }
 
 /// Reports hosts of other namespaces, and hosts and paths that functions of one namespace claim
 /// twice. Of two claims the later one is reported, in the order of the documents.
-pub(super) fn belong(
+pub(super) fn belong<'a>(
     functions: &[Arc<TypedDocument<document::Function>>],
-    names: &BTreeMap<FunctionId, usize>,
-    grants: &Grants<'_>,
+    names: &'a BTreeMap<FunctionId, usize>,
+    claims: &mut Claims<'a>,
     problems: &RefCell<Vec<Problem>>,
 ) {
     let mut order: Vec<_> = names.iter().collect();
     order.sort_by_key(|(_, index)| **index);
-    let mut claims: BTreeMap<String, Domain<Claim<'_>>> = BTreeMap::new();
     let mut seen: BTreeMap<(String, &str), (&FunctionId, String)> = BTreeMap::new();
     for (id, index) in order {
         let placed = &functions[*index];
@@ -172,7 +251,8 @@ pub(super) fn belong(
                 let Some(host) = crate::host::pattern(written) else { continue };
                 let element = hosts.element(index);
                 let place = if scope.has("hosts") { &element } else { &scope };
-                if !belongs(&mut claims, grants, place, id, &host) {
+                if let Err(refusal) = claims.claim(&id.namespace, &host, || place.line()) {
+                    refusal.report(place, &host);
                     continue;
                 }
                 match seen.get(&(host.clone(), path)) {
@@ -186,44 +266,6 @@ pub(super) fn belong(
             }
         }
     }
-}
-
-/// Whether a function's namespace may have a host. Reports why not.
-fn belongs<'a>(
-    claims: &mut BTreeMap<String, Domain<Claim<'a>>>,
-    grants: &Grants<'_>,
-    place: &Scope<'_>,
-    id: &'a FunctionId,
-    host: &str,
-) -> bool {
-    const FIX: &str =
-        "expose another host, or have the operator name it in the `hosts` of the namespace's NamespaceQuota";
-    let given = match grants.check(&id.namespace, host) {
-        Ok(given) => given,
-        Err(reason) => {
-            place.problem(format!("`{}` is not for this namespace: {reason}", host.escape_debug()), FIX);
-            return false;
-        }
-    };
-    let (key, wildcard) = key(host);
-    if claims
-        .get_mut(&key)
-        .and_then(|domain| domain.slot(wildcard).as_ref())
-        .is_some_and(|claim| claim.id.namespace == id.namespace)
-    {
-        return true;
-    }
-    let claim = Claim { id, line: place.line(), given };
-    if let Some(other) = earlier(claims, (&key, wildcard), &claim) {
-        // A request may come from a tenant, who must not learn which namespace has the host.
-        let line = if place.origin() == Origin::File { format!(" ({})", other.line) } else { String::new() };
-        let message =
-            format!("`{}` is taken: another namespace has it, or a host that overlaps it{line}", host.escape_debug());
-        place.problem(message, FIX);
-        return false;
-    }
-    *claims.entry(key).or_default().slot(wildcard) = Some(claim);
-    true
 }
 
 #[cfg(test)]

@@ -36,6 +36,7 @@ mod regex;
 mod resilience;
 mod revisions;
 mod rollout;
+mod routes;
 mod scale;
 mod sidecar;
 pub(crate) mod stored_secret;
@@ -274,7 +275,8 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         functions.insert(id.clone(), external::external(&context, &placed.scope(problems), &placed.document, &mesh));
     }
     let grants = hosts::grants(&documents.namespace_quotas, &namespaces, problems);
-    hosts::belong(&documents.functions, &names, &grants, problems);
+    let mut claims = hosts::Claims::new(grants);
+    hosts::belong(&documents.functions, &names, &mut claims, problems);
     let mut policies: Vec<_> = documents
         .policies
         .iter()
@@ -298,6 +300,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
             (None, None, None) => {}
         }
     });
+    let (routes, compiled_routes) = routes::routes(documents, &mesh, &functions, &mut claims, problems, &doubts);
     if problems.borrow().is_empty() {
         let uses = QuotaUses { functions: &functions, policies: &policies, secrets: &secrets, routes: &route_uses };
         namespaces::within(documents, &uses, &namespaces, problems);
@@ -305,7 +308,8 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     let (warnings, warnings_across) = if problems.borrow().is_empty() && !documents.effort.is_over() {
         let mut doubts = doubts.take();
         doubts.extend(stored_secret::exposed(&documents.stored_secrets));
-        warnings::find(&mesh, documents, &policies, &functions, [&names, &jobs, &externals], doubts)
+        let routes = (&routes, &compiled_routes[..]);
+        warnings::find(&mesh, documents, &policies, &functions, [&names, &jobs, &externals], routes, doubts)
     } else {
         Default::default()
     };
@@ -322,8 +326,8 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         mesh_origin,
         namespaces,
         functions,
+        routes,
         policies,
-        routes: Default::default(),
         fingerprints,
         inputs,
         modules,

@@ -35,7 +35,8 @@ impl Snapshot {
         callee: &FunctionId,
         known: &Function,
     ) -> Callee {
-        let mut callee = self.callee(id, callee);
+        let routes = self.routes.for_calls(id, callee).map(|scoped| scoped.route.clone()).collect();
+        let mut callee = Callee { routes, ..self.callee(id, callee) };
         let narrowed = self.callee_rules(function).any(|rules| rules.default_deny);
         if narrowed && !is_external(known) {
             let rules = || self.callee_rules(function).flat_map(|rules| &rules.allow);

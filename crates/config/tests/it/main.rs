@@ -8,6 +8,7 @@ mod inline;
 mod jwks;
 mod mistakes;
 mod refused;
+mod routes;
 mod schema;
 mod secrets;
 mod tenants;

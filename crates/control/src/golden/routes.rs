@@ -2,16 +2,19 @@
 
 use super::{configs, id};
 use leno_model::{
-    AttachedRoute, Attachment, Backend, BackendTarget, Cors, FieldMatch, FunctionConfig, GatewayRoutes, HeaderModifier,
-    HttpRoute, HttpRouteKind, Mirror, PathChange, PathPattern, Precedence, Redirect, Rewrite, RouteFilter,
-    RouteListener, RouteMatch, RouteRetry, RouteRule, RouteTimeouts, ValuePattern,
+    AttachedRoute, Attachment, Backend, BackendTarget, CallRoute, Cors, FieldMatch, FunctionConfig, GatewayRoutes,
+    HeaderModifier, HttpRoute, HttpRouteKind, Mirror, PathChange, PathPattern, Precedence, Redirect, Rewrite,
+    RouteFilter, RouteListener, RouteMatch, RouteRetry, RouteRule, RouteTimeouts, ValuePattern,
 };
 use std::time::Duration;
 
 /// A function to which a route leads, and whose calls follow routes.
 pub(super) fn routed() -> FunctionConfig {
     let mut config = FunctionConfig { is_routed: true, ..configs::command() };
-    config.callees.iter_mut().for_each(|callee| callee.routes = vec![http_route(), grpc_route()]);
+    config
+        .callees
+        .iter_mut()
+        .for_each(|callee| callee.routes = vec![call_route(http_route(), None), call_route(grpc_route(), Some(8080))]);
     config
 }
 
@@ -36,6 +39,10 @@ pub(super) fn gateway_routes() -> GatewayRoutes {
             attached(grpc_route(), "plain", &["*"]),
         ],
     }
+}
+
+fn call_route(route: HttpRoute, port: Option<u16>) -> CallRoute {
+    CallRoute { route, port }
 }
 
 fn http_route() -> HttpRoute {

@@ -47,7 +47,7 @@ fn definitions_survive_and_so_do_their_removals() {
 async fn routes_of_gateways_survive() {
     let routed = FunctionConfig { is_routed: true, ..config(ORDERS, &[], 1) };
     let first = Definitions { routes: gateway_routes(ORDERS), ..definitions([routed]) };
-    let others = [gateway_routes(ORDERS)(FRONTEND), GatewayRoutes::default()];
+    let others = [gateway_routes(FRONTEND), GatewayRoutes::default()];
     for other in others {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control.redb");

@@ -2,18 +2,21 @@
 //! without callers. They are reported and never refused.
 
 mod alternatives;
+mod chain;
 mod covers;
 mod effect;
 mod machine;
 mod reach;
+mod routes;
 
 pub use effect::rules_without_effect;
 
+use super::routes::PlacedRoute;
 use super::{Documents, TypedDocument, fields};
 use crate::document;
 use crate::nearest::nearest;
 use crate::problem::{Origin, Problem, Scope};
-use crate::snapshot::{Function, Policy};
+use crate::snapshot::{Function, Policy, Routes};
 use leno_model::{EgressPort, EgressProtocol, MeshConfig, PersistentVolume, Run, SpiffeId, TrustDomain};
 use leno_model::{FunctionId, revision};
 use leno_policy::spec::{Action, AuthorizationRule, ConditionKey, LabelMatch, StringMatch};
@@ -36,6 +39,10 @@ struct Mesh<'a> {
     policies: &'a [Policy],
     /// The paths of each host of the gateway, with their functions, in order.
     exposed: BTreeMap<&'a str, Vec<(&'a str, &'a FunctionId)>>,
+    /// The functions to which routes of the gateway lead.
+    routed: &'a BTreeSet<FunctionId>,
+    /// The functions to which routes for calls lead.
+    call_targets: BTreeSet<&'a FunctionId>,
     /// The functions of each policy, by its index.
     of_policy: Vec<Vec<(&'a FunctionId, &'a Function)>>,
     /// The callers of each function, besides itself.
@@ -56,6 +63,7 @@ pub(super) fn find(
     policies: &[Policy],
     functions: &BTreeMap<FunctionId, Function>,
     [names, jobs, externals]: [&BTreeMap<FunctionId, usize>; 3],
+    (routes, compiled): (&Routes, &[PlacedRoute]),
     doubts: Vec<Problem>,
 ) -> (Vec<Problem>, Vec<(String, Problem)>) {
     let mut of_policy = vec![Vec::new(); policies.len()];
@@ -85,6 +93,8 @@ pub(super) fn find(
         functions,
         policies,
         exposed,
+        routed: &routes.routed,
+        call_targets: routes.calls.values().flatten().flat_map(|scoped| scoped.route.route.targets()).collect(),
         of_policy,
         callers,
         budget,
@@ -110,6 +120,7 @@ pub(super) fn find(
     for placed in &documents.chains {
         mesh.chain(placed);
     }
+    mesh.routes(routes, compiled);
     if let (0, Some(placed)) = (mesh.budget.get(), documents.policies.last()) {
         let root = placed.scope(&mesh.found);
         root.problem("there are too many rules to compare all of them: some that decide nothing may not be told", "");
@@ -418,7 +429,7 @@ impl<'a> Mesh<'a> {
         let scope = metadata.field("name");
         self.volumes(id, function, &root.field("spec"));
         let callers = self.callers.get(id).map_or(&[][..], Vec::as_slice);
-        if callers.is_empty() && function.expose.is_empty() {
+        if callers.is_empty() && function.expose.is_empty() && !self.routed.contains(id) {
             // A function that runs without requests may do other work.
             if function.scale.min == 0 {
                 let fix =
@@ -483,7 +494,7 @@ impl<'a> Mesh<'a> {
         let root = placed.scope(&self.found);
         let (metadata, spec) = (root.field("metadata"), root.field("spec"));
         let name = metadata.field("name");
-        if self.callers.contains_key(id) {
+        if self.callers.contains_key(id) || self.routed.contains(id) {
             self.refused(id, function, &root);
             self.connections(id, function, &spec.field("ports"));
         } else {
@@ -507,26 +518,6 @@ impl<'a> Mesh<'a> {
                     policy.name
                 );
                 spec.field("ports").problem(message, "use `circuitBreaker: {maxConnections: N}`");
-            }
-        }
-    }
-
-    /// Functions of a chain that no path through memory reaches from its entry.
-    fn chain(&self, placed: &TypedDocument<document::Chain>) {
-        let document::Chain { metadata, spec, .. } = &placed.document;
-        let parsed = |name: &str| fields::parsed(&metadata.namespace, name);
-        let Some(entry) = parsed(&spec.entry) else { return };
-        let (mut reached, mut next) = (BTreeSet::from([entry.clone()]), vec![entry.clone()]);
-        while let Some(link) = next.pop().and_then(|id| self.functions.get(&id)?.chain.as_ref()) {
-            next.extend(link.to.iter().filter(|id| reached.insert((*id).clone())).cloned());
-        }
-        let root = placed.scope(&self.found);
-        let scope = root.field("spec");
-        let list = scope.field("functions");
-        for (index, member) in spec.functions.iter().enumerate() {
-            if let Some(id) = parsed(&member.name).filter(|id| !reached.contains(id)) {
-                let message = format!("no path of `to` leads from `{entry}` to `{id}`");
-                list.element(index).problem(message, "add it to the `to` of a function, or take it out of the chain");
             }
         }
     }

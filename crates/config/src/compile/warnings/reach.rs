@@ -13,6 +13,8 @@ use leno_policy::spec::{Action, AuthorizationRule, Matches, Operation, PathMatch
 pub(super) enum Caller<'a> {
     /// A client of the gateway, which has no identity, at one of the function's exposed places.
     Gateway(&'a Expose),
+    /// A client of the gateway whom a route leads to the function, at any host and path.
+    Route,
     /// A function or job that lists the function among its callees.
     Function(&'a FunctionId),
 }
@@ -49,7 +51,8 @@ impl<'m> Mesh<'m> {
     ) -> impl Iterator<Item = Caller<'s>> {
         let itself = function.callees.contains(id).then_some(Caller::Function(id));
         let callers = self.callers.get(id).into_iter().flatten().map(|caller| Caller::Function(caller));
-        callers.chain(itself).chain(function.expose.iter().map(Caller::Gateway))
+        let routed = self.routed.contains(id).then_some(Caller::Route);
+        callers.chain(itself).chain(routed).chain(function.expose.iter().map(Caller::Gateway))
     }
 
     /// Whether some rule may admit a caller, as far as the budget allows to decide.
@@ -135,7 +138,9 @@ impl<'m> Mesh<'m> {
                         may_be(host, &operation.hosts) && any(&operation.paths.any, leads)
                     })
             }
-            Caller::Function(_) if matches!(function.run, Run::Egress(_)) => true,
+            Caller::Route => true,
+            // A route does not change the host, unless it says so.
+            Caller::Function(_) if matches!(function.run, Run::Egress(_)) || self.call_targets.contains(id) => true,
             Caller::Function(caller) => {
                 let FunctionId { namespace, name } = id;
                 let own = (caller.namespace == *namespace).then(|| name.clone());
@@ -188,7 +193,7 @@ impl<'m> Mesh<'m> {
         let is_own = |caller: &&&FunctionId| function.origin == Origin::File || caller.namespace == id.namespace;
         let names: Vec<String> =
             callers.iter().filter(is_own).take(3).map(|caller| short(caller, &id.namespace)).collect();
-        let from = match function.expose.is_empty() && !names.is_empty() {
+        let from = match function.expose.is_empty() && !self.routed.contains(id) && !names.is_empty() {
             true => format!("from: [{{identities: [{}]}}]", names.join(", ")),
             false => "to: [{methods: [GET]}]".to_owned(),
         };

@@ -1,0 +1,381 @@
+//! Gateways and their listeners.
+
+use super::super::TypedDocument;
+use super::super::hosts::Claims;
+use super::hosts::narrower;
+use crate::host;
+use crate::problem::{Problem, Scope};
+use crate::route_status::{CONTROLLER, Condition, GatewayStatus, ListenerStatus};
+use leno_gateway_api::{
+    GROUP, Gateway, GatewayDefaultScope, GatewaySpec, LabelSelector, Resource, RouteFromNamespaces, TLSModeType,
+};
+use leno_model::{MeshConfig, RouteListener};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The class of Gateways that needs no document.
+const CLASS: &str = "leno";
+/// The option of a listener with TLS whose certificates are those of the Mesh document.
+const CERTIFICATES: &str = "leno.dev/certificates";
+/// The kinds of routes that listeners with HTTP take.
+const KINDS: [&str; 2] = ["HTTPRoute", "GRPCRoute"];
+/// The label that each namespace has, with its name.
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
+/// A listener, as routes are attached to it.
+pub(super) struct Listener<'a> {
+    pub model: RouteListener,
+    /// Its name in the Gateway.
+    pub section: &'a str,
+    /// The kinds of routes that it takes.
+    pub kinds: Vec<&'static str>,
+    from: RouteFromNamespaces,
+    selector: Option<&'a LabelSelector>,
+    /// A gateway of this mesh serves it.
+    pub programmed: bool,
+}
+
+/// The Gateways of this mesh's classes, by namespace and name.
+#[derive(Default)]
+pub(super) struct Gateways<'a> {
+    pub listeners: BTreeMap<(&'a str, &'a str), Vec<Listener<'a>>>,
+    pub statuses: Vec<GatewayStatus>,
+    /// Gateways of other implementations.
+    pub others: BTreeSet<(&'a str, &'a str)>,
+}
+
+impl Listener<'_> {
+    /// Whether routes of a namespace may be attached. `own`: the namespace of the Gateway.
+    pub(super) fn admits(&self, own: &str, namespace: &str) -> bool {
+        match (self.from, self.selector) {
+            (RouteFromNamespaces::All, _) => true,
+            (RouteFromNamespaces::Same, _) => own == namespace,
+            (RouteFromNamespaces::Selector, Some(selector)) => selects(selector, namespace),
+            (RouteFromNamespaces::Selector, None) => false,
+        }
+    }
+}
+
+/// Whether a selector of namespaces selects this one. A namespace has one label, its name.
+fn selects(selector: &LabelSelector, namespace: &str) -> bool {
+    let labels = selector.match_labels.iter().all(|(key, value)| key == NAME_LABEL && value == namespace);
+    labels
+        && selector.match_expressions.iter().all(|wanted| {
+            let has = wanted.key == NAME_LABEL;
+            match &*wanted.operator {
+                "In" => has && wanted.values.iter().any(|value| value == namespace),
+                "NotIn" => !(has && wanted.values.iter().any(|value| value == namespace)),
+                "Exists" => has,
+                "DoesNotExist" => !has,
+                _ => false,
+            }
+        })
+}
+
+/// Checks all Gateways. Reports hosts that their namespaces may not have; everything else that is
+/// wrong is a condition, and a doubt.
+pub(super) fn gateways<'a>(
+    documents: &'a [Arc<TypedDocument<Resource>>],
+    mesh: &MeshConfig,
+    claims: &mut Claims<'a>,
+    problems: &RefCell<Vec<Problem>>,
+    doubts: &RefCell<Vec<Problem>>,
+) -> Gateways<'a> {
+    let classes: BTreeSet<&str> = documents.iter().filter_map(|placed| class(&placed.document)).collect();
+    let mut gateways = Gateways::default();
+    for placed in documents {
+        let Resource::Gateway(Gateway { metadata, spec }) = &placed.document else { continue };
+        let id = (&*metadata.namespace, &*metadata.name);
+        let root = placed.scope(problems);
+        if spec.gateway_class_name != CLASS && !classes.contains(&*spec.gateway_class_name) {
+            let class = spec.gateway_class_name.escape_debug();
+            let message = format!("the class `{class}` is another implementation's: this Gateway has no effect here");
+            let fix = format!("write `{CLASS}`, or add a GatewayClass with `controllerName: {CONTROLLER}`");
+            root.field("spec").field("gatewayClassName").doubt(doubts, message, fix);
+            gateways.others.insert(id);
+            continue;
+        }
+        let scope = root.field("spec");
+        let wrong = unsupported(&scope, spec, doubts);
+        let list = scope.field("listeners");
+        let conflicts = conflicts(spec);
+        let (mut listeners, mut statuses) = (Vec::new(), Vec::new());
+        for (index, listener) in spec.listeners.iter().enumerate() {
+            let place = list.element(index);
+            let host = listener.hostname.as_deref().filter(|host| !host.is_empty()).and_then(host::pattern);
+            if let Some(host) = &host
+                && let Err(refusal) = claims.claim_for_listener(&metadata.namespace, host, || place.line())
+            {
+                refusal.report(&place.field("hostname"), host);
+            }
+            let kinds = kinds(listener);
+            let conditions = conditions(listener, mesh, conflicts[index], wrong.is_some(), kinds.1);
+            let is_wrong = |condition: &&Condition| {
+                condition.status == (condition.name == "Conflicted") && !condition.message.is_empty()
+            };
+            for condition in conditions.iter().filter(is_wrong) {
+                let message = format!("the listener `{}`: {}", listener.name, condition.message);
+                place.doubt(doubts, message, fix_of(condition, mesh));
+            }
+            let overlapping = overlapping(spec, index).map(|other| Condition {
+                status: true,
+                ..Condition::fails(
+                    "OverlappingTLSConfig",
+                    "OverlappingHostnames",
+                    format!("the listener `{other}` of the same port serves some of its hosts"),
+                )
+            });
+            let status = ListenerStatus {
+                name: listener.name.clone(),
+                port: listener.port,
+                protocol: listener.protocol.clone(),
+                hostname: listener.hostname.clone(),
+                supported_kinds: kinds.0.clone(),
+                attached_routes: 0,
+                conditions: conditions.into_iter().chain(overlapping).collect(),
+            };
+            let model = RouteListener {
+                name: format!("{}/{}/{}", metadata.namespace, metadata.name, listener.name),
+                port: listener.port,
+                tls: listener.protocol == "HTTPS",
+                host,
+            };
+            listeners.push(Listener {
+                model,
+                section: &listener.name,
+                kinds: kinds.0,
+                from: listener.allowed_routes.namespaces.from,
+                selector: listener.allowed_routes.namespaces.selector.as_ref(),
+                programmed: status.is_programmed(),
+            });
+            statuses.push(status);
+        }
+        gateways.statuses.push(status(id, wrong, statuses));
+        gateways.listeners.insert(id, listeners);
+    }
+    gateways.statuses.sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
+    gateways
+}
+
+/// The name of a class of this mesh.
+fn class(resource: &Resource) -> Option<&str> {
+    match resource {
+        Resource::GatewayClass(class) if class.spec.controller_name == CONTROLLER => Some(&class.metadata.name),
+        _ => None,
+    }
+}
+
+/// Why a Gateway as a whole is not accepted. Parts without effect are doubts.
+fn unsupported(scope: &Scope<'_>, spec: &GatewaySpec, doubts: &RefCell<Vec<Problem>>) -> Option<Condition> {
+    let tls = scope.field("tls");
+    let infrastructure = scope.field("infrastructure");
+    let (parameters, described) = match &spec.infrastructure {
+        Some(it) => (it.parameters_ref.is_some(), !it.labels.is_empty() || !it.annotations.is_empty()),
+        None => (false, false),
+    };
+    if described {
+        let message = "labels and annotations have no effect: a Gateway makes no objects here";
+        infrastructure.doubt(doubts, message, "remove them");
+    }
+    if let Some(allowed) = &spec.allowed_listeners
+        && allowed.namespaces.from != leno_gateway_api::FromNamespaces::None
+    {
+        scope.field("allowedListeners").doubt(doubts, "there are no ListenerSets here", "add `listeners` instead");
+    }
+    let frontend = spec.tls.as_ref().is_some_and(|tls| tls.frontend.is_some());
+    let backend = spec.tls.as_ref().is_some_and(|tls| tls.backend.is_some());
+    let found = [
+        (
+            !spec.addresses.is_empty(),
+            scope.field("addresses"),
+            ("UnsupportedAddress", "addresses are those of `gateway` of the Mesh document"),
+        ),
+        (
+            parameters,
+            infrastructure.field("parametersRef"),
+            ("InvalidParameters", "a Gateway has no parameters: its settings are those of the Mesh document"),
+        ),
+        (frontend, tls.field("frontend"), ("Invalid", "gateways do not ask clients for certificates")),
+        (backend, tls.field("backend"), ("Invalid", "gateways prove their SPIFFE ID to functions")),
+        (
+            spec.default_scope == Some(GatewayDefaultScope::All),
+            scope.field("defaultScope"),
+            ("Invalid", "there are no default Gateways here: routes name their Gateway in `parentRefs`"),
+        ),
+    ];
+    let (_, place, (reason, message)) = found.into_iter().find(|(is_there, ..)| *is_there)?;
+    place.doubt(doubts, format!("the Gateway is not accepted: {message}"), "remove the field");
+    Some(Condition::fails("Accepted", reason, message))
+}
+
+/// For each listener, whether another one of the Gateway excludes it: another protocol at its port, or
+/// the same host.
+fn conflicts(spec: &GatewaySpec) -> Vec<Option<&'static str>> {
+    let of = |one: &leno_gateway_api::Listener, other: &leno_gateway_api::Listener| match () {
+        () if one.port != other.port || one.name == other.name => None,
+        () if one.protocol != other.protocol => Some("ProtocolConflict"),
+        () if one.hostname == other.hostname => Some("HostnameConflict"),
+        () => None,
+    };
+    spec.listeners.iter().map(|one| spec.listeners.iter().find_map(|other| of(one, other))).collect()
+}
+
+/// Another listener with TLS at the same port that serves some of a listener's hosts.
+fn overlapping(spec: &GatewaySpec, index: usize) -> Option<&str> {
+    let listener = spec.listeners.get(index).filter(|listener| listener.protocol == "HTTPS")?;
+    let host = |listener: &leno_gateway_api::Listener| listener.hostname.clone().unwrap_or_else(|| "*".to_owned());
+    let overlaps = |other: &&leno_gateway_api::Listener| {
+        other.protocol == listener.protocol
+            && other.port == listener.port
+            && other.name != listener.name
+            && narrower(&host(listener), &host(other)).is_some()
+    };
+    spec.listeners.iter().find(overlaps).map(|other| &*other.name)
+}
+
+/// The kinds of routes that a listener takes, and whether it names others.
+fn kinds(listener: &leno_gateway_api::Listener) -> (Vec<&'static str>, bool) {
+    let served = if is_http(&listener.protocol) { &KINDS[..] } else { &[] };
+    let named = &listener.allowed_routes.kinds;
+    if named.is_empty() {
+        return (served.to_vec(), false);
+    }
+    let known = |kind: &&'static str| named.iter().any(|named| named.group == GROUP && named.kind == *kind);
+    let found: Vec<&'static str> = served.iter().copied().filter(known).collect();
+    let others = named.iter().any(|named| named.group != GROUP || !served.contains(&&*named.kind));
+    (found, others)
+}
+
+fn is_http(protocol: &str) -> bool {
+    matches!(protocol, "HTTP" | "HTTPS")
+}
+
+fn conditions(
+    listener: &leno_gateway_api::Listener,
+    mesh: &MeshConfig,
+    conflict: Option<&'static str>,
+    is_refused: bool,
+    has_other_kinds: bool,
+) -> Vec<Condition> {
+    let accepted = accepted(listener, mesh);
+    let resolved = match certificates(listener) {
+        Some(message) => Condition::fails("ResolvedRefs", "InvalidCertificateRef", message),
+        None if has_other_kinds => {
+            let message = "`allowedRoutes` names kinds of routes that the listener cannot take";
+            Condition::fails("ResolvedRefs", "InvalidRouteKinds", message)
+        }
+        None => Condition::holds("ResolvedRefs", "ResolvedRefs"),
+    };
+    let conflicted = match conflict {
+        Some(reason) => {
+            let message = "another listener of the port has the same host, or another protocol".to_owned();
+            Condition { name: "Conflicted", status: true, reason, message }
+        }
+        None => Condition::fails("Conflicted", "NoConflicts", ""),
+    };
+    let usable = resolved.status || resolved.reason == "InvalidRouteKinds";
+    let programmed = match accepted.status && usable && conflict.is_none() && !is_refused {
+        true => Condition::holds("Programmed", "Programmed"),
+        false => Condition::fails("Programmed", "Invalid", ""),
+    };
+    vec![accepted, conflicted, resolved, programmed]
+}
+
+/// Whether a gateway has a socket of the listener's port and protocol, and serves all its fields.
+fn accepted(listener: &leno_gateway_api::Listener, mesh: &MeshConfig) -> Condition {
+    let (port, name) = match &*listener.protocol {
+        "HTTP" => (mesh.gateway_http.map(|address| address.port()), "http"),
+        "HTTPS" => (mesh.gateway_https.as_ref().map(|https| https.listen.port()), "https"),
+        other => {
+            let message = format!("gateways do not serve `{}`", other.escape_debug());
+            return Condition::fails("Accepted", "UnsupportedProtocol", message);
+        }
+    };
+    if port != Some(listener.port) {
+        let there = port.map_or_else(|| "there is none".to_owned(), |port| format!("that is at port {port}"));
+        let message = format!("port {} is not that of `gateway.{name}` of the Mesh document: {there}", listener.port);
+        return Condition::fails("Accepted", "PortUnavailable", message);
+    }
+    if let Some(tls) = &listener.tls {
+        let known = |(key, value): (&String, &String)| key == CERTIFICATES && value == "mesh";
+        if let Some((key, value)) = tls.options.iter().find(|option| !known(*option)) {
+            let message = format!("there is no TLS option `{}: {}`", key.escape_debug(), value.escape_debug());
+            return Condition::fails("Accepted", "UnsupportedValue", message);
+        }
+        if tls.mode != TLSModeType::Terminate {
+            let message = "gateways end TLS: `Passthrough` is for the protocol `TLS`";
+            return Condition::fails("Accepted", "UnsupportedValue", message);
+        }
+    }
+    Condition::holds("Accepted", "Accepted")
+}
+
+/// Why a listener with TLS has no certificates.
+fn certificates(listener: &leno_gateway_api::Listener) -> Option<String> {
+    if listener.protocol != "HTTPS" {
+        return None;
+    }
+    let tls = listener.tls.as_ref();
+    if let Some(named) = tls.and_then(|tls| tls.certificate_refs.first()) {
+        let name = named.name.escape_debug();
+        return Some(format!("certificates are those of the Mesh document: `{name}` cannot be used"));
+    }
+    let from_mesh = tls.is_some_and(|tls| tls.options.contains_key(CERTIFICATES));
+    (!from_mesh).then(|| "it does not say where its certificates come from".to_owned())
+}
+
+fn fix_of(condition: &Condition, mesh: &MeshConfig) -> String {
+    match condition.reason {
+        "PortUnavailable" => {
+            let http = mesh.gateway_http.map(|address| format!("HTTP at port {}", address.port()));
+            let https = mesh.gateway_https.as_ref().map(|https| format!("HTTPS at port {}", https.listen.port()));
+            let all: Vec<String> = http.into_iter().chain(https).collect();
+            match all.is_empty() {
+                true => "add `gateway: {http: ADDRESS}` to the Mesh document".to_owned(),
+                false => format!("expected {}", all.join(" or ")),
+            }
+        }
+        "UnsupportedProtocol" => "expected `HTTP` or `HTTPS`".to_owned(),
+        "InvalidCertificateRef" => {
+            format!("write `tls: {{options: {{{CERTIFICATES}: mesh}}}}`, and the files into `gateway.https`")
+        }
+        "UnsupportedValue" => format!("expected `{CERTIFICATES}: mesh`"),
+        _ => String::new(),
+    }
+}
+
+/// The status of a Gateway.
+fn status((namespace, name): (&str, &str), wrong: Option<Condition>, listeners: Vec<ListenerStatus>) -> GatewayStatus {
+    let programmed = listeners.iter().filter(|listener| listener.is_programmed()).count();
+    let invalid: Vec<&str> =
+        listeners.iter().filter(|listener| !listener.is_programmed()).map(|listener| &*listener.name).collect();
+    let refused = wrong.is_some();
+    let accepted = match wrong {
+        Some(condition) => condition,
+        None if invalid.is_empty() => Condition::holds("Accepted", "Accepted"),
+        None => Condition {
+            status: programmed > 0,
+            ..Condition::fails("Accepted", "ListenersNotValid", format!("not in force: {}", invalid.join(", ")))
+        },
+    };
+    let in_force = match !refused && programmed > 0 {
+        true => Condition::holds("Programmed", "Programmed"),
+        false => Condition::fails("Programmed", "Invalid", "no listener is in force"),
+    };
+    let resolves = |listener: &ListenerStatus| {
+        listener.conditions.iter().all(|condition| condition.name != "ResolvedRefs" || condition.status)
+    };
+    let resolved = match listeners.iter().all(resolves) {
+        true => Condition::holds("ResolvedRefs", "ResolvedRefs"),
+        false => {
+            Condition::fails("ResolvedRefs", "ListenersNotResolved", "a listener has references that lead nowhere")
+        }
+    };
+    GatewayStatus {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        conditions: vec![accepted, in_force, resolved],
+        listeners,
+    }
+}
