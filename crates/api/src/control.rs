@@ -14,6 +14,7 @@ mod error;
 mod expiry;
 mod flows;
 mod forward;
+mod gateways;
 mod history;
 mod leading;
 mod nodes;

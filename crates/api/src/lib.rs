@@ -6,6 +6,7 @@ pub mod alerts;
 mod certificates;
 pub mod changes;
 pub mod control;
+pub mod gateways;
 pub mod jobs;
 pub mod limits;
 pub mod log_page;

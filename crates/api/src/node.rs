@@ -13,6 +13,7 @@ pub use listener::{Listener, PARENT_PID, ParentListener, is_trusted};
 
 use crate::alerts::{Alert, AlertHistory, Decisions, beginnings};
 use crate::changes::FileChanges;
+use crate::gateways::RouteViews;
 use crate::log_page::{LogPage, LogQuery, Marks};
 use crate::revisions::DeclaredNames;
 use crate::scrape::Scrape;
@@ -64,6 +65,8 @@ pub struct Admin {
     pub control: Option<Control>,
     /// The changes of the documents' files; `None`: the documents are those of a control plane.
     pub changes: Option<Arc<FileChanges>>,
+    /// The status of Gateways and routes; `None`: a control plane in another process has it.
+    pub routes: Option<Arc<RouteViews>>,
     /// Whether the first configuration is in force.
     pub configured: watch::Receiver<bool>,
     /// Whether the configuration is in force and every identity certified.
@@ -164,6 +167,11 @@ impl Admin {
             "/instances" => list(self.instances()),
             "/changes" => match &self.changes {
                 Some(changes) => list(json!(changes.latest())),
+                None => reply(StatusCode::NOT_FOUND, "text/plain", ELSEWHERE.to_owned()),
+            },
+            "/routes" | "/gateways" => match &self.routes {
+                Some(routes) if path == "/routes" => list(json!(routes.routes(|_| true))),
+                Some(routes) => list(json!(routes.gateways(|_| true))),
                 None => reply(StatusCode::NOT_FOUND, "text/plain", ELSEWHERE.to_owned()),
             },
             "/revisions" | "/jobs" | "/nodes" => match &self.control {
@@ -505,7 +513,7 @@ const ROLLOUTS: &str = "/rollouts/";
 const LOGS_BYTES: u32 = 1 << 20;
 /// This node's name on its own pages.
 const THIS_NODE: &str = "";
-const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /namespaces /revisions /instances /jobs /events /identities /volumes /externals /chains /flows /edges /rules /destinations /limits /changes /alerts /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /policies/NAMESPACE/NAME /limits/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade, /rollouts/NAMESPACE/NAME; DELETE /volumes/NAMESPACE/NAME\n";
+const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /namespaces /gateways /routes /revisions /instances /jobs /events /identities /volumes /externals /chains /flows /edges /rules /destinations /limits /changes /alerts /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /policies/NAMESPACE/NAME /limits/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade, /rollouts/NAMESPACE/NAME; DELETE /volumes/NAMESPACE/NAME\n";
 
 fn list(value: Value) -> Response<Full<Bytes>> {
     reply(StatusCode::OK, "application/json", value.to_string())

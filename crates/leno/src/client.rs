@@ -52,6 +52,12 @@ pub(crate) enum Listing {
     /// External services, the functions that may call them, and the number of connections.
     #[value(alias = "external")]
     Externals,
+    /// Listeners of Gateways: their routes, whether the gateway serves them, and why not.
+    #[value(alias = "gateway", alias = "gw")]
+    Gateways,
+    /// HTTPRoutes and the like: their hosts and parents, whether these accept them, and why not.
+    #[value(alias = "route", alias = "httproutes", alias = "httproute", alias = "grpcroutes", alias = "grpcroute")]
+    Routes,
     /// Functions of chains that this node runs: the members that share memory, how much of it, and
     /// whose calls go through it.
     #[value(alias = "chain")]
@@ -122,6 +128,8 @@ impl Listing {
             Self::Namespaces => Some(remote::Listing::Namespaces),
             Self::Secrets => Some(remote::Listing::Secrets),
             Self::Limits => Some(remote::Listing::Limits),
+            Self::Gateways => Some(remote::Listing::Gateways),
+            Self::Routes => Some(remote::Listing::Routes),
             Self::Alerts => Some(remote::Listing::Alerts),
             Self::Changes => Some(remote::Listing::Changes),
             _ => None,
@@ -161,6 +169,8 @@ impl Listing {
             Self::Namespaces => "/namespaces",
             Self::Volumes => "/volumes",
             Self::Limits => "/limits",
+            Self::Gateways => "/gateways",
+            Self::Routes => "/routes",
             Self::Alerts => "/alerts",
             Self::Changes => "/changes",
         })
@@ -259,6 +269,8 @@ impl Listing {
             Self::Namespaces => columns::NAMESPACES_OF_NODE,
             Self::Limits => &columns::LIMITS[..columns::LIMITS.len() - 1],
             Self::Changes => columns::CHANGES,
+            Self::Gateways => columns::GATEWAYS,
+            Self::Routes => columns::ROUTES,
             Self::Alerts => &columns::ALERTS[..columns::ALERTS.len() - 1],
         }
     }

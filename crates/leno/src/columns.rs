@@ -68,6 +68,29 @@ pub(crate) const NAMESPACES_OF_NODE: &[Column] = &[
     ("LIMITS NOT IN FORCE", "unenforced_limits", Wide),
 ];
 
+/// Listeners of Gateways.
+pub(crate) const GATEWAYS: &[Column] = &[
+    ("GATEWAY", "gateway", Plain),
+    ("LISTENER", "listener", Plain),
+    ("PROTOCOL", "protocol", Plain),
+    ("PORT", "port", Plain),
+    ("HOST", "host", Plain),
+    ("ROUTES", "routes", Plain),
+    ("STATE", "state", Plain),
+    ("REASON", "reason", Plain),
+    ("KINDS", "kinds", Wide),
+];
+
+/// Routes.
+pub(crate) const ROUTES: &[Column] = &[
+    ("ROUTE", "route", Plain),
+    ("KIND", "kind", Plain),
+    ("HOSTS", "hosts", Plain),
+    ("PARENTS", "parents", Plain),
+    ("STATE", "state", Plain),
+    ("REASON", "reason", Plain),
+];
+
 /// Instances, of a node or of all nodes.
 pub(crate) const INSTANCES: &[Column] = &[
     ("INSTANCE", "instance", Plain),

@@ -27,8 +27,21 @@ pub(crate) struct Selection {
 }
 
 /// Fields that name the function, document or the like of a row.
-const NAMES: [&str; 11] =
-    ["function", "instance", "job", "revision", "external", "chain", "identity", "node", "namespace", "name", "id"];
+const NAMES: [&str; 13] = [
+    "function",
+    "route",
+    "gateway",
+    "instance",
+    "job",
+    "revision",
+    "external",
+    "chain",
+    "identity",
+    "node",
+    "namespace",
+    "name",
+    "id",
+];
 
 impl NamespaceOptions {
     /// The rows of this name, or all. `of_context`: the namespace of the context.

@@ -270,6 +270,7 @@ async fn node(
         supervisor: running.supervisor.clone(),
         control: None,
         changes: None,
+        routes: None,
         configured: running.configured.clone(),
         ready: running.ready.clone(),
         store_fault: watch::channel(None).1,

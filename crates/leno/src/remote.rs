@@ -223,6 +223,8 @@ pub(crate) enum Listing {
     Namespaces,
     Secrets,
     Limits,
+    Gateways,
+    Routes,
     Alerts,
     Changes,
     Audit,
@@ -250,6 +252,8 @@ pub(crate) fn rows(connection: &Connection, what: Listing) -> Result<Vec<Value>>
         Listing::Identities => of_status(connection, "identities")?,
         Listing::Revisions => views::rows(connection, "/v1/revisions")?,
         Listing::Limits => views::rows(connection, "/v1/limits")?,
+        Listing::Gateways => views::rows(connection, "/v1/gateways")?,
+        Listing::Routes => views::rows(connection, "/v1/routes")?,
         Listing::Alerts => views::rows(connection, "/v1/alerts")?,
         Listing::Changes => views::rows(connection, "/v1/history?limit=100")?,
     })
@@ -351,6 +355,8 @@ impl Listing {
             Self::Instances => columns::INSTANCES,
             Self::Events => columns::EVENTS,
             Self::Limits => columns::LIMITS,
+            Self::Gateways => columns::GATEWAYS,
+            Self::Routes => columns::ROUTES,
             Self::Alerts => columns::ALERTS,
             Self::Changes => columns::CHANGES,
             Self::Revisions => &[

@@ -24,6 +24,7 @@ use crate::telemetry;
 use anyhow::{Context, Result, bail};
 use leno_api::alerts::AlertHistory;
 use leno_api::changes::FileChanges;
+use leno_api::gateways::RouteViews;
 use leno_api::node::{self as admin, Address, Admin, Listener, PARENT_PID, ParentListener};
 use leno_api::upgrade::Pending;
 use leno_config::{Effort, Problem, Snapshot, Standing};
@@ -230,11 +231,14 @@ async fn up(
     let (mut attachment, store_fault) = Attachment::new(options.store.as_deref().filter(|_| options.take_over));
     let (upgrades, mut requests) = mpsc::channel(1);
     let files = Arc::new(tokio::task::block_in_place(|| FileChanges::new(path)));
+    let routes = Arc::new(RouteViews::default());
+    routes.set(snapshot.route_report());
     let told = Admin {
         node: running.node.clone(),
         supervisor: running.supervisor.clone(),
         control: Some(control.clone()),
         changes: Some(files.clone()),
+        routes: Some(routes.clone()),
         configured: running.configured.clone(),
         ready: running.ready.clone(),
         store_fault,
@@ -311,7 +315,7 @@ async fn up(
         };
         // Registries may be slow.
         unresolved = tokio::select! {
-            applied = apply(&control, &intake, (&engines, &mesh), change, (&mut in_force, &mut warned), (&files, &told.alerts)) => applied,
+            applied = apply(&control, &intake, (&engines, &mesh), change, (&mut in_force, &mut warned), (&files, &routes, &told.alerts)) => applied,
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         };
@@ -362,7 +366,7 @@ async fn apply(
     (engines, running): (&Engines, &MeshConfig),
     change: Result<Snapshot, Vec<Problem>>,
     (in_force, warned): (&mut Snapshot, &mut Vec<Problem>),
-    (files, alerts): (&FileChanges, &AlertHistory),
+    (files, routes, alerts): (&FileChanges, &RouteViews, &AlertHistory),
 ) -> Option<(Instant, Snapshot)> {
     let change = change.and_then(|snapshot| {
         let fixed = running.fixed_at_start(snapshot.mesh_config());
@@ -396,6 +400,7 @@ async fn apply(
             tell_imports(&snapshot);
             warn_of_more(warned, snapshot.warnings());
             alerts.take_warnings(snapshot.warnings());
+            routes.set(snapshot.route_report());
             *in_force = snapshot;
         }
         Err(IntakeError::Images(problems)) => {

@@ -20,6 +20,7 @@ use super::turns::{Limits, Turn, Turns};
 use super::types::{Action, AuditChange, ChangeAnswer, ChangeRequest, NamespaceStatus, Replay, Role};
 use super::worker::apart;
 use crate::alerts::Alert;
+use crate::gateways::RouteViews;
 use anyhow::{Context, Result};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use check::{CheckedChange, DocumentAction, Outcome, difference, in_order};
@@ -61,6 +62,8 @@ pub struct Leading {
     intake: Intake,
     /// The namespaces of the documents in force.
     namespaces: ArcSwap<Namespaces>,
+    /// The status of the Gateways and routes in force.
+    routes: RouteViews,
     /// The definitions in force.
     definitions: ArcSwapOption<Definitions>,
     /// Locked while the leader stores and publishes documents, but not while it checks them.
@@ -122,7 +125,7 @@ impl Leading {
         let control = Control::with_authorities(authorities, store, leno_control::Options::default())?;
         let base = Base { stale: true, ..Base::default() };
         let writer = Mutex::new(Writer { base, since_trimmed: TRIM_EVERY });
-        let (intake, tidied, namespaces, definitions, tried) = Default::default();
+        let (intake, tidied, namespaces, routes, definitions, tried) = Default::default();
         let [changes, dry_runs, replays] = [CHANGES, DRY_RUNS, REPLAYS].map(Turns::new);
         let authority_file = file;
         Ok(Arc::new(Self {
@@ -131,6 +134,7 @@ impl Leading {
             tidied,
             intake,
             namespaces,
+            routes,
             definitions,
             writer,
             changes,
@@ -197,6 +201,7 @@ impl Leading {
         self.definitions.store(in_force.clone());
         base.in_force = in_force;
         self.namespaces.store(Arc::new(Namespaces::of(&ordered, &snapshot)));
+        self.routes.set(snapshot.route_report());
         base.generation += 1;
         Ok(())
     }
@@ -209,6 +214,11 @@ impl Leading {
     /// The names of functions, jobs and External documents that name a stored secret.
     pub(super) fn secret_users(&self, id: &DocumentId) -> Vec<String> {
         self.namespaces.load().secret_users(id)
+    }
+
+    /// The status of the Gateways and routes in force.
+    pub(super) fn routes(&self) -> &RouteViews {
+        &self.routes
     }
 
     /// The definitions in force; `None`: none were published yet.
@@ -298,6 +308,7 @@ impl Leading {
             checked.answer.revision = Some(committed?);
             let generation = base.generation + 1;
             self.namespaces.store(Arc::new(checked.namespaces));
+            self.routes.set(&checked.routes);
             let (documents, in_force) = (Arc::new(checked.documents), Some(Arc::new(definitions)));
             self.definitions.store(in_force.clone());
             let secrets = Arc::new(checked.secrets);

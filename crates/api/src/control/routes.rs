@@ -9,6 +9,7 @@ use super::error::ApiError;
 use super::expiry;
 use super::flows;
 use super::forward;
+use super::gateways;
 use super::history;
 use super::policies;
 use super::service::Service;
@@ -65,6 +66,8 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         .route("/v1/rules", get(views::rules))
         .route("/v1/destinations", get(views::destinations))
         .route("/v1/limits", get(views::limits))
+        .route("/v1/gateways", get(gateways::gateways))
+        .route("/v1/routes", get(gateways::routes))
         .route("/v1/alerts", get(alerts::alerts))
         .route("/v1/requests/{id}", get(views::explain))
         .route("/v1/logs/{namespace}/{name}", get(logs))
@@ -116,6 +119,8 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         views::rules,
         views::destinations,
         views::limits,
+        gateways::gateways,
+        gateways::routes,
         alerts::alerts,
         views::explain,
         logs,

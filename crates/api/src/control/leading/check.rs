@@ -9,7 +9,7 @@ use super::super::service::{DocumentEntry, Service};
 use super::super::tokens::Caller;
 use super::super::types::{Action, ChangeAnswer, ChangeRequest, DocumentChange, Role, Wrong};
 use super::{Base, Leading, secrets};
-use leno_config::{Document, DocumentId, Effort, Problem, Snapshot};
+use leno_config::{Document, DocumentId, Effort, Problem, RouteReport, Snapshot};
 use leno_control::{Definitions, Secrets};
 use leno_intake::{Intake, Resolution, Tags, UnresolvedTags};
 use leno_model::{CandidatePrograms, FunctionConfig, FunctionId};
@@ -32,6 +32,7 @@ pub(super) struct CheckedChange {
     /// The values of all stored secrets after the change.
     pub secrets: Secrets,
     pub namespaces: Namespaces,
+    pub routes: RouteReport,
     /// The definitions after the change; `None`: a dry run, or no change.
     pub definitions: Option<Definitions>,
     /// Programs for a replay.
@@ -119,6 +120,7 @@ impl Leading {
                 sealed,
                 secrets,
                 namespaces,
+                routes: snapshot.route_report().clone(),
                 definitions,
                 candidates,
                 history,
@@ -158,6 +160,7 @@ impl Leading {
                 sealed,
                 secrets,
                 namespaces,
+                routes: snapshot.route_report().clone(),
                 definitions,
                 candidates,
                 history,
@@ -183,6 +186,7 @@ impl Leading {
             sealed,
             secrets,
             namespaces,
+            routes: snapshot.route_report().clone(),
             definitions,
             candidates,
             history,

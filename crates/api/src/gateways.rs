@@ -1,0 +1,86 @@
+//! Views of Gateways and routes: the conditions of their documents.
+
+use arc_swap::ArcSwap;
+use leno_config::{Condition, GatewayStatus, ListenerStatus, ParentName, ParentStatus, RouteReport, RouteStatus};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// The status of the Gateways and routes of the documents in force.
+#[derive(Default)]
+pub struct RouteViews(ArcSwap<RouteReport>);
+
+impl RouteViews {
+    /// Replaces the status, after a change of the documents.
+    pub fn set(&self, report: &RouteReport) {
+        self.0.store(Arc::new(report.clone()));
+    }
+
+    /// The rows of `leno get routes`, of the namespaces that a reader may know.
+    pub fn routes(&self, is_known: impl Fn(&str) -> bool) -> Vec<Value> {
+        let report = self.0.load();
+        report.routes.iter().filter(|route| is_known(&route.namespace)).map(route).collect()
+    }
+
+    /// The rows of `leno get gateways`, one for each listener.
+    pub fn gateways(&self, is_known: impl Fn(&str) -> bool) -> Vec<Value> {
+        let report = self.0.load();
+        let known = report.gateways.iter().filter(|gateway| is_known(&gateway.namespace));
+        known.flat_map(|gateway| gateway.listeners.iter().map(|listener| listener_of(gateway, listener))).collect()
+    }
+}
+
+fn route(route: &RouteStatus) -> Value {
+    let conditions = || route.parents.iter().flat_map(|parent| &parent.conditions);
+    let accepted = route.parents.iter().filter(|parent| parent.is_accepted()).count();
+    let reason = conditions().find(|condition| !condition.status || condition.name == "PartiallyInvalid");
+    let state = match (accepted, reason) {
+        (0, _) => "refused",
+        (count, None) if count == route.parents.len() => "accepted",
+        _ => "partly",
+    };
+    json!({
+        "route": format!("{}/{}", route.namespace, route.name),
+        "kind": route.kind,
+        "hosts": route.hostnames,
+        "parents": route.parents.iter().map(|ParentStatus { parent_ref, .. }| shown(parent_ref)).collect::<Vec<_>>(),
+        "state": state,
+        "reason": reason.map(in_words),
+        "status": route.parents,
+    })
+}
+
+fn listener_of(gateway: &GatewayStatus, listener: &ListenerStatus) -> Value {
+    let is_wrong =
+        |condition: &&Condition| condition.status == (condition.name == "Conflicted") && !condition.message.is_empty();
+    let of_gateway = gateway.conditions.iter().filter(|_| !listener.is_programmed());
+    let reason = listener.conditions.iter().chain(of_gateway).find(is_wrong);
+    json!({
+        "gateway": format!("{}/{}", gateway.namespace, gateway.name),
+        "listener": listener.name,
+        "protocol": listener.protocol,
+        "port": listener.port,
+        "host": listener.hostname,
+        "kinds": listener.supported_kinds,
+        "routes": listener.attached_routes,
+        "state": if listener.is_programmed() { "programmed" } else { "refused" },
+        "reason": reason.map(in_words),
+        "conditions": listener.conditions,
+        "gateway_conditions": gateway.conditions,
+    })
+}
+
+/// `PortUnavailable: port 80 is not …`
+fn in_words(condition: &Condition) -> String {
+    match &*condition.message {
+        "" => condition.reason.to_owned(),
+        message => format!("{}: {message}", condition.reason),
+    }
+}
+
+/// `Gateway infra/web http:80`
+fn shown(parent: &ParentName) -> String {
+    let ParentName { kind, namespace, name, section_name, port, .. } = parent;
+    let section = section_name.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
+    let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+    format!("{kind} {namespace}/{name}{section}{port}")
+}
