@@ -176,6 +176,7 @@ pub struct BackendTLSPolicy {
 
 /// A resource of any kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "a mesh keeps few, each on the heap")]
 pub enum Resource {
     /// `Gateway`.
     Gateway(Gateway),
