@@ -44,6 +44,7 @@ mod removal;
 mod replay;
 mod revisions;
 mod rotation;
+mod route_status;
 mod scaling;
 mod secrets;
 mod shares;

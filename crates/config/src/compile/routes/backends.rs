@@ -57,7 +57,7 @@ impl<'a> Grants<'a> {
     }
 }
 
-/// What a route's references are resolved with.
+/// The objects to which references of a route can lead.
 pub(super) struct References<'a> {
     pub functions: &'a BTreeMap<FunctionId, Function>,
     pub grants: &'a Grants<'a>,

@@ -53,7 +53,7 @@ pub(super) struct PlacedRoute {
     pub in_force: bool,
 }
 
-/// The rules of a route that can be in force, and what is wrong with the others.
+/// The rules of a route that can be in force, and the faults of the others.
 struct RuleSet {
     placed: PlacedRoute,
     /// Rules that are not in force: a number and a reason.

@@ -89,13 +89,13 @@ impl<'a> Parents<'a> {
                 places.1.doubt(doubts, message, "name a Gateway of the class `leno`");
                 None
             }
-            (GROUP, "Gateway") => Some(self.to_gateway(&reference, namespace, places, claims, doubts)),
+            (GROUP, "Gateway") => Some(self.attach_to_gateway(&reference, namespace, places, claims, doubts)),
             ("", "Service") | (LENO, "Function" | "External") => {
                 if !route.hostnames.is_empty() && route.parents.iter().all(|parent| parent.group != GROUP) {
                     let message = "calls of functions do not follow hostnames";
                     places.0.field("hostnames").doubt(doubts, message, "remove them");
                 }
-                Some(self.to_callee(&reference, namespace))
+                Some(self.attach_to_callee(&reference, namespace))
             }
             (group, kind) => {
                 let group = if group.is_empty() { String::new() } else { format!("{}/", group.escape_debug()) };
@@ -104,7 +104,7 @@ impl<'a> Parents<'a> {
         }
     }
 
-    fn to_gateway(
+    fn attach_to_gateway(
         &mut self,
         Reference { route, compiled, parent }: &Reference<'_, 'a>,
         namespace: &'a str,
@@ -186,7 +186,7 @@ impl<'a> Parents<'a> {
         Ok(in_force)
     }
 
-    fn to_callee(
+    fn attach_to_callee(
         &mut self,
         Reference { route, compiled, parent }: &Reference<'_, 'a>,
         namespace: &str,

@@ -75,7 +75,7 @@ pub(super) fn grpc(service: Option<&str>, method: Option<&str>) -> PathPattern {
 /// The same for regular expressions of services and methods.
 pub(super) fn grpc_regex(scope: &Scope<'_>, service: Option<&str>, method: Option<&str>) -> Option<PathPattern> {
     let part = |field: &str, pattern: Option<&str>| match pattern {
-        // Each has to be an expression of its own: `a)(b` is none.
+        // Each part alone has to be an expression: `a)(b` is none.
         Some(pattern) => is_regex(&scope.field(field), pattern).then(|| format!("(?:{pattern})")),
         None => Some("[^/]+".to_owned()),
     };

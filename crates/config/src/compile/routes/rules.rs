@@ -16,7 +16,7 @@ const MAX_ATTEMPTS: u32 = 10;
 /// Longest time limit or pause.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// A rule of an HTTPRoute. What is wrong is reported at its place.
+/// A rule of an HTTPRoute. Reports its faults.
 pub(super) fn http(references: &References<'_>, scope: &Scope<'_>, rule: &HTTPRouteRule) -> RouteRule {
     let list = scope.field("matches");
     let matches = rule.matches.iter().enumerate().filter_map(|(index, it)| http_match(&list.element(index), it));

@@ -15,6 +15,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// Most redirects that are followed from one rule.
 const MOST_STEPS: usize = 16;
 
+/// The name of a route, and whether it is a GRPCRoute.
+type RouteKey<'a> = (&'a str, bool);
+/// A caller and its callee.
+type Call<'a> = (&'a FunctionId, &'a FunctionId);
 /// A rule, and the route that has it.
 type RuleOf<'a> = (&'a PlacedRoute, usize);
 
@@ -33,7 +37,7 @@ struct Location {
     path: String,
 }
 
-/// What is at a location.
+/// The part of the gateway at a location.
 enum Found<'a> {
     Rule(RuleOf<'a>, &'a RouteMatch),
     /// A function, or a rule with a regular expression: this search does not tell.
@@ -51,7 +55,7 @@ impl<'a> Mesh<'a> {
                 self.rule(rule, place);
             }
         }
-        let by_name: HashMap<(&str, bool), &PlacedRoute> =
+        let by_name: HashMap<RouteKey<'_>, &PlacedRoute> =
             compiled.iter().map(|placed| (key(&placed.route), placed)).collect();
         self.same_at_gateways(routes, &by_name);
         self.same_of_calls(routes, &by_name);
@@ -89,7 +93,7 @@ impl<'a> Mesh<'a> {
     }
 
     /// Two rules with the same match at one host of a listener: the second one does not get it.
-    fn same_at_gateways(&self, routes: &'a Routes, by_name: &HashMap<(&str, bool), &'a PlacedRoute>) {
+    fn same_at_gateways(&self, routes: &'a Routes, by_name: &HashMap<RouteKey<'_>, &'a PlacedRoute>) {
         let mut seen: HashMap<(&str, &str, &RouteMatch), RuleOf<'_>> = HashMap::new();
         let mut reported = BTreeSet::new();
         for attached in &routes.gateway.routes {
@@ -124,7 +128,7 @@ impl<'a> Mesh<'a> {
     }
 
     /// The same for calls.
-    fn same_of_calls(&self, routes: &'a Routes, by_name: &HashMap<(&str, bool), &'a PlacedRoute>) {
+    fn same_of_calls(&self, routes: &'a Routes, by_name: &HashMap<RouteKey<'_>, &'a PlacedRoute>) {
         let mut reported = BTreeSet::new();
         for (callee, scoped) in &routes.calls {
             let mut seen: HashMap<(Option<&str>, Option<u16>, &RouteMatch), RuleOf<'_>> = HashMap::new();
@@ -149,7 +153,7 @@ impl<'a> Mesh<'a> {
         &self,
         (first, before): RuleOf<'a>,
         (placed, at): RuleOf<'a>,
-        reported: &mut BTreeSet<((&'a str, bool), usize)>,
+        reported: &mut BTreeSet<(RouteKey<'a>, usize)>,
         of: &str,
     ) {
         if !reported.insert((key(&placed.route), at)) {
@@ -165,7 +169,7 @@ impl<'a> Mesh<'a> {
         self.warn(&placed.rules[at], message, "remove one of the two, or narrow the first one");
     }
 
-    fn hosts(&self, routes: &'a Routes, by_name: &HashMap<(&str, bool), &'a PlacedRoute>) -> Hosts<'a> {
+    fn hosts(&self, routes: &'a Routes, by_name: &HashMap<RouteKey<'_>, &'a PlacedRoute>) -> Hosts<'a> {
         let tls: HashMap<&str, bool> =
             routes.gateway.listeners.iter().map(|listener| (&*listener.name, listener.tls)).collect();
         let mut hosts = Hosts::default();
@@ -209,8 +213,8 @@ impl<'a> Mesh<'a> {
     }
 
     /// Back ends of routes for calls that a caller may not call.
-    fn callees_of_routes(&self, routes: &'a Routes, by_name: &HashMap<(&str, bool), &'a PlacedRoute>) {
-        let mut found: BTreeMap<((&str, bool), &FunctionId), Vec<(&FunctionId, &FunctionId)>> = BTreeMap::new();
+    fn callees_of_routes(&self, routes: &'a Routes, by_name: &HashMap<RouteKey<'_>, &'a PlacedRoute>) {
+        let mut found: BTreeMap<(RouteKey<'_>, &FunctionId), Vec<Call<'_>>> = BTreeMap::new();
         for (caller, function) in self.functions {
             for callee in &function.callees {
                 for scoped in routes.for_calls(caller, callee) {
@@ -247,7 +251,7 @@ impl<'a> Mesh<'a> {
 }
 
 impl<'a> Hosts<'a> {
-    /// What is wrong with a redirect of requests that this match has found.
+    /// The fault of a redirect of requests that this match has found.
     fn follow(
         &self,
         redirect: &'a Redirect,
@@ -284,7 +288,7 @@ impl<'a> Hosts<'a> {
         Some((format!("the redirect of {}{} leads to {MOST_STEPS} others", start.host, start.path), LOOP))
     }
 
-    /// What a request for a location gets that has the header fields and parameters of a match.
+    /// The rule for a request that has the header fields and parameters of a match.
     fn find(&self, location: &Location, conditions: &RouteMatch) -> Found<'a> {
         let patterns = self.rules.keys().filter(|(_, tls)| *tls == location.tls).map(|(host, _)| *host);
         let mut hosts: Vec<&str> =
@@ -319,7 +323,7 @@ impl<'a> Hosts<'a> {
     }
 }
 
-fn key(route: &HttpRoute) -> (&str, bool) {
+fn key(route: &HttpRoute) -> RouteKey<'_> {
     (&route.name, route.kind == HttpRouteKind::Grpc)
 }
 

@@ -1,0 +1,89 @@
+//! The status of Gateways and routes, of a real `leno up` and of a control plane.
+
+use leno_testkit::cluster::control_of;
+use leno_testkit::control::text;
+use leno_testkit::eventually;
+use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
+use serde_json::{Value, json};
+use std::net::Ipv4Addr;
+
+/// A Gateway at this port, a route that it takes, and one that it refuses.
+fn documents(port: u16) -> String {
+    let api = "---\napiVersion: gateway.networking.k8s.io/v1\n";
+    let function = echo_function("echo", "  scale: {min: 1}") + &policy("own", "echo", ALLOW_ALL);
+    let gateway = format!(
+        "{api}kind: Gateway\nmetadata: {{name: web, namespace: test}}\nspec:\n  gatewayClassName: leno\n  listeners:\n  - {{name: http, port: {port}, protocol: HTTP, hostname: '*.example'}}\n  - {{name: other, port: 1, protocol: HTTP}}\n"
+    );
+    let route = |name: &str, host: &str, backend: &str| {
+        format!(
+            "{api}kind: HTTPRoute\nmetadata: {{name: {name}, namespace: test}}\nspec:\n  parentRefs: [{{name: web, sectionName: http}}]\n  hostnames: [{host}]\n  rules: [{{backendRefs: [{{name: {backend}, port: 80}}]}}]\n"
+        )
+    };
+    [
+        function,
+        gateway,
+        route("echo", "a.example", "echo"),
+        route("away", "a.test", "echo"),
+        route("lost", "b.example", "absent"),
+    ]
+    .concat()
+}
+
+fn row<'a>(rows: &'a Value, field: &str, name: &str) -> &'a Value {
+    let rows = rows.as_array().unwrap_or_else(|| panic!("{rows}"));
+    rows.iter().find(|row| row[field] == name).unwrap_or_else(|| panic!("no {name}: {rows:?}"))
+}
+
+fn check(routes: &Value, gateways: &Value) {
+    let route = row(routes, "route", "test/echo");
+    assert_eq!((&route["state"], &route["reason"]), (&json!("accepted"), &Value::Null), "{route}");
+    assert_eq!(route["parents"], json!(["Gateway test/web http"]));
+    let parent = &route["status"][0];
+    assert_eq!(parent["controllerName"], "leno.dev/gateway");
+    assert_eq!(parent["parentRef"]["sectionName"], "http");
+    let accepted = json!({ "type": "Accepted", "status": "True", "reason": "Accepted", "message": "" });
+    assert_eq!(parent["conditions"][0], accepted, "{parent}");
+    let away = row(routes, "route", "test/away");
+    assert_eq!(away["state"], "refused", "{away}");
+    assert!(away["reason"].as_str().unwrap().starts_with("NoMatchingListenerHostname: "), "{away}");
+    let lost = row(routes, "route", "test/lost");
+    assert_eq!(lost["state"], "partly", "{lost}");
+    assert!(lost["reason"].as_str().unwrap().starts_with("BackendNotFound: "), "{lost}");
+    let http = row(gateways, "listener", "http");
+    assert_eq!(
+        (&http["gateway"], &http["state"], &http["routes"]),
+        (&json!("test/web"), &json!("programmed"), &json!(2))
+    );
+    let other = row(gateways, "listener", "other");
+    assert_eq!(other["state"], "refused", "{other}");
+    assert!(other["reason"].as_str().unwrap().starts_with("PortUnavailable: "), "{other}");
+}
+
+#[test]
+fn leno_up_tells_the_status_of_its_documents() {
+    let mesh = Mesh::start(&echo_function("echo", "  scale: {min: 1}"));
+    assert_eq!(mesh.admin("/routes").json(), json!([]));
+    mesh.write(&documents(mesh.ports.gateway));
+    eventually("the routes", || (mesh.admin("/routes").json() != json!([])).then_some(()));
+    check(&mesh.admin("/routes").json(), &mesh.admin("/gateways").json());
+    let table = text(&mesh.leno(&["get", "routes"]));
+    assert!(table.starts_with("ROUTE ") && table.contains("NoMatchingListenerHostname"), "{table}");
+    let table = text(&mesh.leno(&["get", "gateways", "test/web"]));
+    assert!(table.starts_with("GATEWAY ") && table.contains("PortUnavailable"), "{table}");
+    let yaml = text(&mesh.leno(&["get", "route", "test/away", "-o", "yaml"]));
+    assert!(yaml.contains("type: Accepted") && !yaml.contains("test/lost"), "{yaml}");
+}
+
+#[test]
+fn a_control_plane_tells_readers_the_status_of_their_namespaces() {
+    let control = control_of(Ipv4Addr::LOCALHOST, "  gateway: {http: '127.0.0.1:8099'}\n");
+    control.apply(&documents(8099));
+    let [own, other] = ["test", "other"].map(|namespace| {
+        let made = control.leno(&["token", "create", "--role", "reader", "--namespace", namespace]);
+        text(&made).trim().to_owned()
+    });
+    let rows = |token: &str, path: &str| control.get_as(token, path).1["rows"].clone();
+    check(&rows(&own, "/v1/routes"), &rows(&own, "/v1/gateways"));
+    assert_eq!((rows(&other, "/v1/routes"), rows(&other, "/v1/gateways")), (json!([]), json!([])));
+    assert!(text(&control.leno(&["get", "routes"])).contains("BackendNotFound"));
+}
