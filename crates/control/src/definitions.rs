@@ -254,9 +254,12 @@ impl CompiledDefinitions {
     /// The callees of a function to which the callers' own nodes connect.
     pub(crate) fn callees_on_callers_nodes(&self, id: &FunctionId) -> Vec<FunctionId> {
         let callees = self.functions.get(id).into_iter().flat_map(|function| &function.callees);
-        let on_callers =
-            |id: &&FunctionId| self.functions.get(*id).and_then(|it| it.egress) == Some(EgressPolicy::Callers);
-        callees.filter(on_callers).cloned().collect()
+        callees.filter(|id| self.is_on_callers_nodes(id)).cloned().collect()
+    }
+
+    /// Whether the callers' own nodes connect to the function.
+    pub(crate) fn is_on_callers_nodes(&self, id: &FunctionId) -> bool {
+        self.functions.get(id).is_some_and(|function| function.egress == Some(EgressPolicy::Callers))
     }
 
     pub(crate) fn is_job(&self, id: &FunctionId) -> bool {

@@ -33,6 +33,8 @@ pub struct Activity {
     heads: OnceLock<Arc<dyn Heads>>,
     /// Interim responses for the client of an HTTP/1.1 connection.
     interim: Arc<InterimQueue>,
+    /// Milliseconds that exchanges may take, whatever the timeout says.
+    allowed: AtomicU64,
 }
 
 /// Counts the bytes of a node's memory that unfinished heads hold.
@@ -91,7 +93,13 @@ impl Activity {
             held: AtomicUsize::new(0),
             heads: OnceLock::new(),
             interim: Arc::default(),
+            allowed: AtomicU64::new(0),
         })
+    }
+
+    /// Allows exchanges of the connection to take so long, if their timeout is shorter.
+    pub fn allow(&self, time: Duration) {
+        self.allowed.fetch_max(millis(time), Ordering::Relaxed);
     }
 
     /// Interim responses that wait for the client of an HTTP/1.1 connection.
@@ -217,7 +225,10 @@ impl Activity {
         let head = self.head.load(Ordering::Relaxed);
         let (limit, expired) = match (self.is_busy(), timeouts.head) {
             _ if self.has_tunnels() => (u64::MAX, TimeoutCheck::Stuck),
-            (true, _) => (changed.saturating_add(millis(timeouts.exchange.saturating_add(GRACE))), TimeoutCheck::Stuck),
+            (true, _) => {
+                let longest = timeouts.exchange.max(Duration::from_millis(self.allowed.load(Ordering::Relaxed)));
+                (changed.saturating_add(millis(longest.saturating_add(GRACE))), TimeoutCheck::Stuck)
+            }
             (false, Some(time)) if head > 0 => (head - 1 + millis(time), TimeoutCheck::Stuck),
             (false, _) => (changed + millis(timeouts.idle), TimeoutCheck::Idle),
         };
@@ -319,6 +330,10 @@ mod tests {
         assert_eq!(check(&activity, &TIMEOUTS, 106), Err(TimeoutCheck::Stuck));
         let forever = Timeouts { exchange: Duration::MAX, ..TIMEOUTS };
         assert_eq!(check(&activity, &forever, 1_000_000), Ok(1_000_010));
+        activity.allow(Duration::from_secs(200));
+        activity.allow(Duration::from_secs(150));
+        assert_eq!(check(&activity, &TIMEOUTS, 199), Ok(205));
+        assert_eq!(check(&activity, &TIMEOUTS, 206), Err(TimeoutCheck::Stuck));
         drop(busy);
         assert_eq!(check(&activity, &TIMEOUTS, 59), Ok(60));
         assert_eq!(check(&activity, &TIMEOUTS, 61), Err(TimeoutCheck::Idle));

@@ -6,12 +6,14 @@
 
 mod close_reason;
 mod coalesced;
+mod copied;
 mod instance;
 mod peeked;
 mod replay;
 mod shared;
 
 pub use close_reason::{CloseReason, ClosedBy};
+pub use copied::CopyState;
 pub use instance::InstanceBody;
 pub use replay::Replayable;
 pub use shared::SharedBody;
@@ -23,6 +25,7 @@ use super::upload::{Progress, Upload};
 use super::wire::{WireBody, WireError};
 use bytes::Bytes;
 use coalesced::CoalescedBody;
+use copied::{CopiedBody, CopyReader};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt;
@@ -101,6 +104,10 @@ enum Source {
     Full(Bytes),
     Incoming(Box<CoalescedBody>),
     Replay(Replay),
+    /// A body of which another reader gets a copy.
+    Copied(Box<CopiedBody>),
+    /// The copy.
+    Copy(CopyReader),
     /// From a component's instance in this process.
     Instance(InstanceBody),
     /// In memory that functions share.
@@ -126,6 +133,9 @@ pub enum BodyError {
     /// The exchange is closed. HTTP/2 streams are reset with this code.
     #[error("it is closed")]
     Closed(#[source] h2::Error),
+    /// The copy of a body fell behind its request, or the request broke off.
+    #[error("the copy cannot follow its request")]
+    CutCopy,
     /// A later attempt has taken over the body.
     #[error("another try has taken over")]
     Superseded,
@@ -149,7 +159,7 @@ impl BodyError {
                 _ => Some(unavailable),
             },
             Self::Instance(_) => Some(unavailable),
-            Self::Closed(_) | Self::Superseded => None,
+            Self::Closed(_) | Self::CutCopy | Self::Superseded => None,
         }
     }
 }
@@ -184,6 +194,7 @@ impl Body {
     pub fn upload(&self) -> Option<Upload> {
         match &self.source {
             Source::Replay(replay) => replay.upload(),
+            Source::Copied(copied) => copied.upload(),
             _ => self.upload.clone(),
         }
     }
@@ -288,6 +299,8 @@ impl Body {
             Source::Full(_) => false,
             Source::Incoming(incoming) => incoming.is_end_stream(),
             Source::Replay(replay) => replay.is_end_stream(),
+            Source::Copied(copied) => copied.is_end_stream(),
+            Source::Copy(copy) => copy.is_end_stream(),
             Source::Instance(instance) => instance.is_end_stream(),
             Source::Shared(shared) => shared.left() == 0,
             Source::Peeked(_) | Source::Broken(_) => false,
@@ -312,6 +325,8 @@ impl Body {
             },
             Source::Incoming(incoming) => incoming.poll_frame(cx).map_err(BodyError::from),
             Source::Replay(replay) => replay.poll_frame(cx),
+            Source::Copied(copied) => copied.poll_frame(cx),
+            Source::Copy(copy) => copy.poll_frame(cx),
             Source::Instance(instance) => instance.poll_frame(cx).map_err(BodyError::from),
             Source::Shared(shared) => Poll::Ready(shared.next_frame().map(Ok)),
         }
@@ -477,9 +492,10 @@ impl http_body::Body for Body {
             Source::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Source::Incoming(incoming) => incoming.size_hint(),
             Source::Replay(replay) => replay.size_hint(),
+            Source::Copied(copied) => copied.size_hint(),
             Source::Instance(instance) => instance.size_hint(),
             Source::Shared(shared) => shared.size_hint(),
-            Source::Peeked(_) | Source::Broken(_) => SizeHint::default(),
+            Source::Peeked(_) | Source::Broken(_) | Source::Copy(_) => SizeHint::default(),
         }
     }
 }

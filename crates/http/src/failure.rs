@@ -32,6 +32,13 @@ pub enum Failure {
     /// No function is exposed at this host and path.
     #[error("nothing is exposed at this host and path")]
     NoRoute,
+    /// The callee has routes, and none of their rules is for this call.
+    #[error("no rule of the callee's routes is for this call")]
+    NoRule,
+    /// The route of the request leads nowhere: it has no back end, an invalid one, or a change that
+    /// cannot be made.
+    #[error("the route cannot be followed: {0}")]
+    Route(String),
     /// The gateway serves this request over HTTPS only. Holds the address there.
     #[error("redirected to HTTPS")]
     HttpsOnly(HeaderValue),
@@ -181,7 +188,8 @@ impl Failure {
             Self::Credential => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
             Self::StolenCredential(_) => StatusCode::FORBIDDEN,
             Self::Misdirected | Self::NotServed | Self::NoHttp(_) => StatusCode::MISDIRECTED_REQUEST,
-            Self::NoRoute => StatusCode::NOT_FOUND,
+            Self::NoRoute | Self::NoRule => StatusCode::NOT_FOUND,
+            Self::Route(_) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::HttpsOnly(_) => StatusCode::PERMANENT_REDIRECT,
             Self::Unavailable(_)
             | Self::Ejected
@@ -209,7 +217,8 @@ impl Failure {
             Self::Malformed(_) => "DPE",
             Self::Credential | Self::StolenCredential(_) | Self::Closed { .. } => "UAEX",
             Self::Ended { .. } => "DT",
-            Self::NoRoute | Self::Misdirected | Self::NotServed | Self::NoHttp(_) => "NR",
+            Self::NoRoute | Self::NoRule | Self::Misdirected | Self::NotServed | Self::NoHttp(_) => "NR",
+            Self::Route(_) => "NC",
             Self::HttpsOnly(_) => "-",
             Self::Unavailable(_) | Self::Ejected => "UH",
             Self::Overflow | Self::Bound(_) | Self::NoMemory(_) | Self::TooLong(_) => "UO",
@@ -279,6 +288,8 @@ pub fn grpc_status_of(failure: &Failure) -> u8 {
     match failure {
         // UNAVAILABLE: the caller's node has an old endpoint of the callee.
         Failure::Misdirected => 14,
+        // UNAVAILABLE, as the Gateway API has it for back ends that are not valid.
+        Failure::Route(_) => 14,
         // RESOURCE_EXHAUSTED, as in gRPC's libraries. Clients would repeat the call after
         // UNAVAILABLE.
         Failure::ResponseHead(_) | Failure::RequestHead(_) => 8,

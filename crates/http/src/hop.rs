@@ -13,6 +13,8 @@ pub const TIMEOUT: HeaderName = HeaderName::from_static("x-leno-timeout");
 pub const RETRY: HeaderName = HeaderName::from_static("x-leno-retry");
 /// The request is a call to an authorizer. Over HTTP/1.1, no other request uses its connection.
 pub const UNSHARED: HeaderName = HeaderName::from_static("x-leno-unshared");
+/// What the route that the caller's sidecar followed decides: [`RouteTerms`].
+pub const ROUTE: HeaderName = HeaderName::from_static("x-leno-route");
 /// The gateway's client: `<scheme> <port> <address>`. Accepted from the gateway's identity only.
 pub const CLIENT: HeaderName = HeaderName::from_static("x-leno-client");
 /// For a connection without requests: the server name of its TLS handshake.
@@ -47,6 +49,41 @@ impl Client {
     /// The client as a field value.
     pub fn value(&self) -> Option<HeaderValue> {
         HeaderValue::try_from(format!("{} {} {}", self.scheme, self.port, self.address)).ok()
+    }
+}
+
+/// What a route decides in place of the callee's configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RouteTerms {
+    /// The callee sets no time limit: the caller's sidecar has one, or none.
+    pub is_limited_by_caller: bool,
+    /// The request is a copy: nothing waits for its answer, and no instance starts for it.
+    pub is_copy: bool,
+    /// The tag or name of the revision that gets the request; `None`: the callee decides.
+    pub revision: Option<Box<str>>,
+}
+
+impl RouteTerms {
+    /// The terms that a caller's sidecar names; `None`: there are none, or the field is malformed.
+    pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
+        let mut terms = Self::default();
+        for word in only(headers, &ROUTE)?.to_str().ok()?.split(' ') {
+            match word.split_once('=') {
+                Some(("limit", "caller")) => terms.is_limited_by_caller = true,
+                Some(("revision", revision)) => terms.revision = Some(revision.into()),
+                None if word == "copy" => terms.is_copy = true,
+                _ => return None,
+            }
+        }
+        Some(terms)
+    }
+
+    /// The terms as a field value.
+    pub fn value(&self) -> Option<HeaderValue> {
+        let limit = self.is_limited_by_caller.then(|| "limit=caller".to_owned());
+        let copy = self.is_copy.then(|| "copy".to_owned());
+        let revision = self.revision.as_ref().map(|revision| format!("revision={revision}"));
+        HeaderValue::try_from(Vec::from_iter([limit, copy, revision].into_iter().flatten()).join(" ")).ok()
     }
 }
 
@@ -143,6 +180,14 @@ mod tests {
             assert_eq!(told(&[bad]), None, "{bad}");
         }
         assert_eq!(told(&["http 1 127.0.0.1:1", "http 1 127.0.0.2:1"]), None, "which one?");
+        let terms = |text: &str| RouteTerms::from_headers(&with(ROUTE, &[text]));
+        for (is_limited_by_caller, is_copy, revision) in
+            [(true, false, None), (false, true, Some("next".into())), (true, true, Some("copy".into()))]
+        {
+            let written = RouteTerms { is_limited_by_caller, is_copy, revision };
+            assert_eq!(terms(written.value().unwrap().to_str().unwrap()), Some(written));
+        }
+        assert_eq!([terms(""), terms("other"), terms("copy limit=callee")], [None, None, None]);
         let grpc = |text: &str| grpc_timeout(&with(GRPC_TIMEOUT, &[text]));
         assert_eq!(grpc("99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
         assert_eq!([grpc("2M"), grpc("3S"), grpc("4m")], [120_000, 3_000, 4].map(Duration::from_millis).map(Some));
@@ -172,6 +217,7 @@ mod tests {
             if let Ok(value) = HeaderValue::from_str(&value) {
                 let name = |name: HeaderName| HeaderMap::from_iter([(name, value.clone())]);
                 let _ = (Client::from_headers(&name(CLIENT)), timeout(&name(TIMEOUT)), grpc_timeout(&name(GRPC_TIMEOUT)));
+                let _ = RouteTerms::from_headers(&name(ROUTE));
             }
         }
     }

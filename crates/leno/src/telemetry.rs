@@ -42,6 +42,17 @@ fn tell_hop(text: &mut String, hop: &Explanation) -> std::fmt::Result {
         hop.asked.method, hop.asked.authority, hop.asked.path, hop.asked.protocol
     )?;
     writeln!(text, "  by         {peer} at {}", hop.peer.address)?;
+    if let Some(route) = &hop.route {
+        let backend = route.backend.as_ref().map(|backend| format!(" to {backend}")).unwrap_or_default();
+        let copy = if route.copy { " (a copy: the answer was discarded)" } else { "" };
+        writeln!(text, "  route      {} rule {}{backend}{copy}", route.name, route.rule)?;
+        writeln!(text, "             by {}", route.matched)?;
+        if route.authority.is_some() || route.path.is_some() {
+            let authority = route.authority.as_deref().unwrap_or(&hop.asked.authority);
+            let path = route.path.as_deref().unwrap_or(&hop.asked.path);
+            writeln!(text, "  rewritten  {authority}{path}")?;
+        }
+    }
     if let Some(judgement) = &hop.judgement {
         let what = match (judgement.verdict.as_str(), judgement.default) {
             ("deny", true) if judgement.rule.is_empty() => "denied: no rule allows anything".to_owned(),

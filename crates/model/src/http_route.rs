@@ -3,6 +3,7 @@
 
 use crate::function_id::FunctionId;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::time::Duration;
 
 /// The listeners and routes of all Gateway documents. Each gateway gets all of them.
@@ -329,5 +330,41 @@ impl HttpRoute {
             _ => None,
         });
         self.rules.iter().flat_map(|rule| &rule.backends).filter_map(|backend| backend.target.function()).chain(mirrors)
+    }
+}
+
+impl fmt::Display for RouteMatch {
+    /// `GET, path below /checkout, header x-group staff, query page like [0-9]+`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.method.is_empty() {
+            write!(f, "{}, ", self.method)?;
+        }
+        match &self.path {
+            PathPattern::Exact(path) => write!(f, "path {path}")?,
+            PathPattern::Prefix(path) if path.is_empty() => f.write_str("any path")?,
+            PathPattern::Prefix(path) => write!(f, "path below {path}")?,
+            PathPattern::Literal(path) => write!(f, "path that begins with {path}")?,
+            PathPattern::Regex(path) => write!(f, "path like {path}")?,
+        }
+        let headers = self.headers.iter().map(|field| ("header", field));
+        for (kind, FieldMatch { name, value }) in headers.chain(self.query.iter().map(|field| ("query", field))) {
+            match value {
+                ValuePattern::Exact(value) => write!(f, ", {kind} {name} {value}")?,
+                ValuePattern::Regex(value) => write!(f, ", {kind} {name} like {value}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for BackendTarget {
+    /// `shop/stock`, `shop/depot:443` or `shop/stock (revision next)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Function(id) => write!(f, "{id}"),
+            Self::External(id, port) => write!(f, "{id}:{port}"),
+            Self::Revision(id, revision) => write!(f, "{id} (revision {revision})"),
+            Self::Invalid(_) => f.write_str("none"),
+        }
     }
 }

@@ -4,11 +4,11 @@
 use crate::engines::{Engines, NoEngine};
 use crate::kernel::KernelParts;
 use bytes::Bytes;
-use leno_model::{FunctionConfig, FunctionId, Isolation, ModuleHash, Route, StoredSecrets};
+use leno_model::{FunctionConfig, FunctionId, GatewayRoutes, Isolation, ModuleHash, Route, StoredSecrets};
 use leno_policy::spec::Direction;
 use leno_proxy::extension::Extension;
 use leno_proxy::modules::Modules;
-use leno_proxy::{ComponentSecrets, FunctionEntry, Node};
+use leno_proxy::{ComponentSecrets, FunctionEntry, GatewayTables, Node};
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
@@ -36,6 +36,8 @@ pub(crate) struct LoadRequest {
     pub configs: Vec<FunctionConfig>,
     /// The gateway's routes to functions of other nodes.
     pub routes: Vec<Route>,
+    /// The listeners and routes of Gateway documents.
+    pub gateway_routes: Option<Box<GatewayRoutes>>,
     /// The engine of functions that request none.
     pub engine: Option<leno_model::Engine>,
 }
@@ -51,6 +53,8 @@ pub(crate) enum LoadError {
     Engine(#[from] NoEngine),
     #[error("its program cannot be loaded: {0}")]
     RouteProgram(String),
+    #[error("the routes of documents cannot be used: {0}")]
+    Routes(String),
     #[error("its {direction:?} program cannot be loaded: {reason}")]
     Program { direction: Direction, reason: String },
     #[error("its extension {name} cannot be loaded: {reason}")]
@@ -70,6 +74,7 @@ pub(crate) struct LoadResult {
     pub refused: HashMap<ModuleHash, String>,
     pub functions: HashMap<FunctionId, Result<Arc<FunctionEntry>, LoadError>>,
     pub routes: HashMap<FunctionId, Result<Arc<FunctionEntry>, LoadError>>,
+    pub gateway_routes: Option<Result<Arc<GatewayTables>, LoadError>>,
 }
 
 enum Load {
@@ -122,6 +127,11 @@ impl Loader {
                 });
                 (is_route, id, entry.await)
             });
+        }
+        if let Some(routes) = wanted.gateway_routes {
+            let tables =
+                move || GatewayTables::new(&routes).map(Arc::new).map_err(|error| LoadError::Routes(error.to_string()));
+            loaded.gateway_routes = Some(on_thread(tables).await);
         }
         while let Some(done) = loading.join_next().await {
             // The tasks do not panic, and no code aborts them.

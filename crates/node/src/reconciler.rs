@@ -172,6 +172,7 @@ impl Reconciler {
             match change {
                 Change::Set(Resource::FunctionConfig(config)) => wanted.configs.push(keys.follow((**config).clone())),
                 Change::Set(Resource::Route(route)) => wanted.routes.push((**route).clone()),
+                Change::Set(Resource::Routes(routes)) => wanted.gateway_routes = Some(routes.clone()),
                 Change::Set(Resource::Module(hash, bytes)) => wanted.modules.push((*hash, bytes.clone())),
                 // Components read them while they are loaded.
                 Change::Set(Resource::Secrets(id, values)) => self.loader.secrets.set(id.clone(), values.clone()),

@@ -6,6 +6,7 @@ mod component;
 pub(crate) mod exchange;
 mod guard;
 pub mod judge;
+pub(crate) mod mirror;
 pub(crate) mod open;
 pub(crate) mod pool;
 pub(crate) mod reply;
@@ -28,8 +29,8 @@ use leno_namespaces::Resource;
 use leno_policy::spec::Protocol;
 use leno_runtime::schedule;
 use leno_telemetry::exchange::Stage;
-use open::{GRACE, Permission, Registration};
-use route::{Route, Upstream};
+use open::{GRACE, OpenRoute, Permission, Registration};
+use route::{NotForwarded, Route, Upstream};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -42,18 +43,33 @@ pub(crate) const MAX_CHECKED_HEAD: u32 = 128 * 1024;
 impl Exchange {
     /// Runs one exchange: route, judge, forward, judge the response, finish. The snapshot was
     /// pinned when the exchange began.
-    pub(crate) async fn run(self, head: Box<request::Parts>, body: Body) -> Response<Body> {
-        let route = match self.route(&head) {
+    /// `known`: the route of a copy, which is found already.
+    pub(crate) async fn run(
+        mut self,
+        mut head: Box<request::Parts>,
+        body: Body,
+        known: Option<Box<Route>>,
+    ) -> Response<Body> {
+        let route = match self.route(&mut head, known) {
             Ok(route) => route,
-            Err(failure) => return self.fail(failure),
+            Err(NotForwarded::Failed(failure)) => return self.fail(failure),
+            Err(NotForwarded::Answered(response)) => return self.answer(*response),
+        };
+        if let Some(port) = route.followed.as_ref().and_then(|followed| followed.external_port()) {
+            self.port = port;
+        }
+        let copies = match &route.followed {
+            Some(followed) => mirror::prepare(&self, followed, &head),
+            None => Vec::new(),
         };
         let mut permitted = match self.permit(&route, head, &body).await {
             Ok(permitted) => permitted,
             Err(refusal) => return self.refuse(refusal),
         };
+        let body = if copies.is_empty() { body } else { mirror::start(&self, &route, copies, body) };
         let open = self.open(&route, &mut permitted);
         let forwarded = {
-            let mut forwarded = pin!(upstream::forward(&self, &route.upstream, permitted, body));
+            let mut forwarded = pin!(upstream::forward(&self, &route, permitted, body));
             poll_fn(|cx| open.poll_unless_closed(forwarded.as_mut(), cx)).await
         };
         let (permit, reply) = match forwarded {
@@ -64,16 +80,24 @@ impl Exchange {
         if let Err(refusal) = self.worker.judge.response(&permit, &mut head, &self.record) {
             return self.refuse(refusal);
         }
+        if let Some(followed) = &route.followed
+            && let Err(failure) = followed.respond(&mut head)
+        {
+            return self.fail(failure);
+        }
         self.finish(Response::from_parts(head, body), (guard, permit, open))
     }
 
     /// Finds the route, and counts the exchange for the function and namespace on whose side it is.
-    fn route(&self, head: &request::Parts) -> Result<Route, Failure> {
-        let route = route::find(self, head).inspect_err(|failure| {
-            if let Failure::NoHttp(_) = failure {
-                self.note_destination();
-            }
-        })?;
+    fn route(&self, head: &mut request::Parts, known: Option<Box<Route>>) -> Result<Route, NotForwarded> {
+        let route = match known {
+            Some(route) => *route,
+            None => route::find(self, head).inspect_err(|failure| {
+                if let NotForwarded::Failed(Failure::NoHttp(_)) = failure {
+                    self.note_destination();
+                }
+            })?,
+        };
         if let Some(target) = route.target_name() {
             self.record.routed(&target);
         }
@@ -95,6 +119,12 @@ impl Exchange {
         })?;
         if permitted.has_asks() {
             permitted = Box::pin(self.authorize(permitted, body.is_over())).await.permitted()?;
+        }
+        match (&route.followed, &self.hop_terms) {
+            (Some(followed), _) => permitted.follow(|of_policies| followed.terms(of_policies)),
+            (None, Some(terms)) if terms.is_limited_by_caller => permitted.limit(0),
+            (None, Some(terms)) if terms.is_copy && permitted.is_unlimited() => permitted.limit(mirror::LONGEST_MS),
+            (None, _) => {}
         }
         if permitted.has_extensions() {
             permitted = Box::pin(self.extend(self.ask(route, body), permitted)).await.permitted()?;
@@ -197,6 +227,10 @@ impl Exchange {
             peer: self.peer.clone(),
             caller,
             from_gateway: self.via_gateway || matches!(self.origin, Origin::Gateway),
+            route: route.followed.as_ref().map(|followed| OpenRoute {
+                followed: followed.clone(),
+                tables: self.snapshot.gateway_routes.clone().into(),
+            }),
             target: route.target_name().unwrap_or_else(|| route.judge.name.clone()),
             protocol: self.protocol,
             port: self.port,

@@ -37,6 +37,8 @@ pub struct ExchangeRecord<S = &'static str> {
     /// Method and authority as sent, and the path as judged, before edits: normalised, or as it
     /// came.
     pub request_line: RequestLine,
+    /// The route that the request followed; `None`: none.
+    pub route: Option<Box<RouteRecord>>,
     /// The callee: `namespace/name`.
     #[serde(with = "record_encoding::shared_option")]
     pub target: Option<Arc<str>>,
@@ -114,6 +116,42 @@ pub enum Stage {
     Upstream,
     /// The response's head has arrived.
     Head,
+}
+
+/// The route that a request followed. Request line and verdict are of different heads if the route
+/// rewrote the host or the path.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RouteRecord {
+    /// The route: `namespace/name`.
+    #[serde(with = "record_encoding::shared")]
+    pub name: Arc<str>,
+    /// The rule's name, or else its index.
+    #[serde(with = "record_encoding::shared")]
+    pub rule: Arc<str>,
+    /// The match that the request met, in words.
+    #[serde(with = "record_encoding::shared")]
+    pub matched: Arc<str>,
+    /// The back end, in words; `None`: the rule answered, or has none.
+    #[serde(with = "record_encoding::shared_option")]
+    pub backend: Option<Arc<str>>,
+    /// The rewritten host, with its port; `None`: it stays.
+    pub authority: Option<Box<str>>,
+    /// The rewritten path, without query; `None`: it stays.
+    pub path: Option<Box<str>>,
+    /// The request is a copy for another back end.
+    pub is_copy: bool,
+}
+
+impl RouteRecord {
+    /// A route that has not chosen a back end yet.
+    pub fn new(name: Arc<str>, rule: Arc<str>, matched: Arc<str>) -> Self {
+        Self { name, rule, matched, backend: None, authority: None, path: None, is_copy: false }
+    }
+
+    /// `namespace/name/rule`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.name, self.rule)
+    }
 }
 
 /// The verdict and how it was reached.
@@ -317,6 +355,9 @@ impl ExchangeRecord {
             judged.principal.iter_mut().for_each(request_line::cut);
         }
         self.failure.iter_mut().for_each(request_line::cut);
+        if let Some(route) = &mut self.route {
+            route.authority.iter_mut().chain(&mut route.path).for_each(request_line::cut);
+        }
         request_line::cut_list(&mut self.signatures);
         request_line::cut_list(&mut self.rate_limit_checks);
         request_line::cut_list(&mut self.authorizers);
@@ -352,6 +393,14 @@ impl<S> ExchangeRecord<S> {
     pub fn upstream_time(&self) -> Option<Duration> {
         let (sent, head) = (self.stages[Stage::Upstream as usize]?, self.stages[Stage::Head as usize]?);
         Some(head.saturating_duration_since(sent))
+    }
+
+    /// Host, with port if given, and path as judged: those that the route wrote, or else as sent.
+    pub fn judged_place(&self) -> (&str, &str) {
+        let route = self.route.as_deref();
+        let authority = route.and_then(|route| route.authority.as_deref());
+        let path = route.and_then(|route| route.path.as_deref());
+        (authority.unwrap_or(self.request_line.authority()), path.unwrap_or(self.request_line.path()))
     }
 
     /// `allow` or `deny`; `error` if there is no verdict, or none that could be relied on.

@@ -87,6 +87,8 @@ families! {
             "Idle connections that were closed for new ones.";
         CONNECTIONS_REFUSED = Counter "leno_connections_refused" ["listener", "bound"]
             "Connections that were refused because all others were at work.";
+        ROUTE_COPIES = Counter "leno_route_copies" ["route", "result"]
+            "Copies of requests for the mirrors of a route: `sent`, `cut` (they could not follow their request), or left out: `no_back_end`, `no_instance`, `too_many`.";
         PROXY_PROTOCOL_REFUSALS = Counter "leno_proxy_protocol_refusals" ["reason"]
             "Connections to the gateway that were closed for want of an acceptable PROXY header.";
         NODE_CONNECT_FAILURES = Counter "leno_node_connect_failures" ["node"]

@@ -85,6 +85,8 @@ struct Numbers {
     component_failures: HashTable<((Arc<str>, &'static str), u64)>,
     proxy_protocol_refusals: HashTable<(&'static str, u64)>,
     closed: HashTable<(ClosedKey, u64)>,
+    /// Key: the route, and the result.
+    route_copies: HashTable<((Arc<str>, &'static str), u64)>,
 }
 
 /// Function, extension, phase, result and failure.
@@ -310,6 +312,11 @@ impl Shard {
     /// Counts a connection to the gateway whose PROXY header was not accepted.
     pub fn proxy_protocol_refusal(&self, reason: &'static str) {
         self.count(&mut self.lock().proxy_protocol_refusals, &reason, |reason| reason);
+    }
+
+    /// Counts a copy of a request that a route sent to another back end, or could not send.
+    pub fn route_copy(&self, route: &Arc<str>, result: &'static str) {
+        self.count(&mut self.lock().route_copies, &(route.clone(), result), Clone::clone);
     }
 
     /// Counts an open exchange of `function` that was closed, by the policy that does not permit it

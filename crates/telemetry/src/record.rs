@@ -6,7 +6,7 @@
 //! the ring that `leno explain` reads. That happens after the turn of the task that dropped it,
 //! because this task has a response to send.
 
-use super::exchange::{AttemptResult, ExchangeRecord, Stage, Try};
+use super::exchange::{AttemptResult, ExchangeRecord, RouteRecord, Stage, Try};
 use super::metrics;
 use super::recorder::Recorder;
 use super::request_line::RequestLine;
@@ -61,6 +61,7 @@ impl Record {
             protocol,
             scheme: "http",
             request_line: RequestLine::of(head),
+            route: None,
             target: None,
             revision: None,
             started_at: SystemTime::now(),
@@ -144,6 +145,26 @@ impl Record {
     /// Notes the path as judged and forwarded, if the client wrote it differently.
     pub fn normalised(&self, path: &str) {
         self.note(|observed| observed.request_line = observed.request_line.with_path(path));
+    }
+
+    /// Notes the route that the request follows.
+    pub fn followed(&self, route: RouteRecord) {
+        self.note(|observed| observed.route = Some(Box::new(route)));
+    }
+
+    /// Notes the back end of the route.
+    pub fn backend(&self, backend: Option<Arc<str>>) {
+        self.note(|observed| observed.route.iter_mut().for_each(|route| route.backend = backend.clone()));
+    }
+
+    /// Notes a host or a path that the route wrote.
+    pub fn rewritten(&self, authority: Option<&str>, path: Option<&str>) {
+        self.note(|observed| {
+            if let Some(route) = &mut observed.route {
+                route.authority = authority.map(Into::into).or(route.authority.take());
+                route.path = path.map(Into::into).or(route.path.take());
+            }
+        });
     }
 
     /// Notes the revision that gets the request. The first one counts.

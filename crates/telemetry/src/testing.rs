@@ -52,6 +52,7 @@ pub(crate) fn observed() -> ExchangeRecord {
             as_received: false,
         }),
         inputs: None,
+        route: None,
         signatures: vec![SignatureCheck {
             key: KeyId([0xab; 32]),
             algorithm: Algorithm::ES256,

@@ -185,6 +185,15 @@ export interface Hop {
   time: string;
   asked: { method: string; authority: string; path: string; protocol: string };
   peer: { identity?: string; address: string };
+  route?: {
+    name: string;
+    rule: string;
+    matched: string;
+    backend?: string;
+    authority?: string;
+    path?: string;
+    copy?: boolean;
+  };
   target?: string;
   revision?: string;
   judgement?: Judgement;

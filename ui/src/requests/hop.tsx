@@ -15,6 +15,19 @@ const SIDES: Record<Hop["hop"], string> = {
   inbound: "The callee’s sidecar",
 };
 
+/** The rule of a route, its match and its back end. */
+function followed(route: NonNullable<Hop["route"]>): string {
+  const backend = route.backend ? ` to ${route.backend}` : "";
+  const copy = route.copy ? " (a copy)" : "";
+  return `${route.name} rule ${route.rule}: ${route.matched}${backend}${copy}`;
+}
+
+/** Host and path as a route wrote them; empty: it changed neither. */
+function rewritten({ route, asked }: Hop): string {
+  if (!route || (route.authority === undefined && route.path === undefined)) return "";
+  return `${route.authority ?? asked.authority}${route.path ?? asked.path}`;
+}
+
 /** One side of a call: what its sidecar, or the gateway, recorded. */
 export function HopCard({ hop }: { hop: Hop }) {
   const { response, judgement } = hop;
@@ -56,6 +69,8 @@ export function HopCard({ hop }: { hop: Hop }) {
         <Fact name="Host">
           <Text>{hop.asked.authority}</Text>
         </Fact>
+        <Fact name="Route">{hop.route && <Text most={200}>{followed(hop.route)}</Text>}</Fact>
+        <Fact name="Rewritten">{rewritten(hop) && <Text most={200}>{rewritten(hop)}</Text>}</Fact>
         <Fact name="Protocol">
           <Text>{hop.asked.protocol}</Text>
         </Fact>

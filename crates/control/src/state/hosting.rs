@@ -177,6 +177,9 @@ impl Hosting {
             let callers = self.callers.get(id).into_iter().flatten();
             let hosts = callers.flat_map(|caller| self.hosts(caller));
             names.extend(hosts.filter(|name| nodes.is_scheduled(name)).cloned());
+            // A route leads to it, so gateways call it too.
+            let gateways = nodes.all.iter().filter(|(_, node)| function.exposed && node.admission.gateway);
+            names.extend(gateways.map(|(name, _)| name).filter(|name| nodes.is_scheduled(name)).cloned());
         }
         names
     }

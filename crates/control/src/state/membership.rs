@@ -92,13 +92,17 @@ impl State {
             session.pending.insert(Subject::Hosted);
         }
         let relocated = before.locality != after.locality;
-        let was_egress = known && before.egress;
+        let (was_egress, was_gateway) = (known && before.egress, known && before.gateway);
         let before = if known { before.placement } else { Placement::Only(BTreeSet::new()) };
         let functions = &self.catalog.compiled.functions;
         let mut moved = self.hosting.place(&name, &before, &after.placement, || functions.keys().cloned());
         if was_egress != after.egress {
             self.hosting.set_egress(&name, after.egress);
             moved.extend(self.catalog.compiled.on_egress_nodes());
+        }
+        if was_gateway != after.gateway {
+            let compiled = &self.catalog.compiled;
+            moved.extend(self.hosting.exposed.iter().filter(|id| compiled.is_on_callers_nodes(id)).cloned());
         }
         self.offer(&name);
         self.carry_out([Effect::Rehost(moved)]);

@@ -107,7 +107,7 @@ impl Reconciler {
             }
             Step::SetRoute(entry) => drop(pass.next.insert_route(entry)),
             Step::RemoveRoute(id) => drop(pass.next.remove_route(&id)),
-            Step::SetGatewayRoutes(routes) => drop(pass.next.gateway_routes(*routes)),
+            Step::SetGatewayRoutes(routes) => drop(pass.next.gateway_routes(routes)),
             Step::SetEndpoints(id, endpoints) => pass.endpoints.push((id, endpoints)),
             Step::Withdraw(id) => drop(pass.withdrawn.insert(id)),
             Step::Reject(subject, reason) => pass.rejected.push((subject, reason)),

@@ -3,9 +3,9 @@
 use crate::loader::{LoadError, LoadResult};
 use leno_agent::Change;
 use leno_identity::TrustBundle;
-use leno_model::{FunctionId, GatewayRoutes, MeshConfig, ModuleHash};
-use leno_proxy::FunctionEntry;
+use leno_model::{FunctionId, MeshConfig, ModuleHash};
 use leno_proxy::endpoints::Endpoint;
+use leno_proxy::{FunctionEntry, GatewayTables};
 use leno_wire::{Bounds, Lease, Placement, Resource, Subject};
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -27,7 +27,7 @@ pub(super) enum Step {
     SetPlacement(Placement),
     SetRoute(Arc<FunctionEntry>),
     RemoveRoute(FunctionId),
-    SetGatewayRoutes(Box<GatewayRoutes>),
+    SetGatewayRoutes(Arc<GatewayTables>),
     SetEndpoints(FunctionId, Vec<Endpoint>),
     /// Close the open exchanges of a removed function.
     Withdraw(FunctionId),
@@ -58,8 +58,11 @@ fn step(change: Change, loaded: &mut LoadResult) -> Option<Step> {
         Change::Set(Resource::Hosted(placement)) => Step::SetPlacement(placement),
         Change::Set(Resource::Route(route)) => taken(&mut loaded.routes, &route.id, subject, Step::SetRoute),
         Change::Removed(Subject::Route(id)) => Step::RemoveRoute(id),
-        Change::Set(Resource::Routes(routes)) => Step::SetGatewayRoutes(routes),
-        Change::Removed(Subject::Routes) => Step::SetGatewayRoutes(Box::default()),
+        Change::Set(Resource::Routes(_)) => match loaded.gateway_routes.take()? {
+            Ok(tables) => Step::SetGatewayRoutes(tables),
+            Err(error) => Step::Reject(subject, error.to_string()),
+        },
+        Change::Removed(Subject::Routes) => Step::SetGatewayRoutes(Arc::default()),
         Change::Set(Resource::Endpoints(id, list)) => Step::SetEndpoints(id, reachable(list)),
         Change::Removed(Subject::Endpoints(id)) => Step::SetEndpoints(id, Vec::new()),
         Change::Withdrawn(id) => Step::Withdraw(id),

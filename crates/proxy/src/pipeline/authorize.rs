@@ -179,7 +179,7 @@ impl Exchange {
                 let body = body.count_in(exchange.record.meter());
                 // The pipeline calls itself here. Without a box, its future would have no finite
                 // size.
-                Box::pin(exchange.run(head, body)).await
+                Box::pin(exchange.run(head, body, None)).await
             }
             Err(malformed) => exchange.fail(malformed.into()),
         };

@@ -64,6 +64,8 @@ pub(crate) struct Exchange {
     pub is_unshared: bool,
     /// Another node's gateway let the request in: the peer, scheme and port are the client's.
     pub via_gateway: bool,
+    /// What the route that the caller's sidecar followed decides; `None`: nothing.
+    pub hop_terms: Option<Box<hop::RouteTerms>>,
     /// The certificate that identifies the caller; `None`: the caller is identified by other means.
     pub certificate: Option<PeerCertificate>,
     /// Bytes of a response's head that the client takes, as HTTP/2 counts them
@@ -98,6 +100,8 @@ pub(crate) struct Arrival<'a> {
     pub port: Option<u16>,
     /// See [`Exchange::via_gateway`].
     pub via_gateway: bool,
+    /// See [`Exchange::hop_terms`].
+    pub hop_terms: Option<Box<hop::RouteTerms>>,
     /// Inbound: the certificate of the caller's sidecar.
     pub certificate: Option<PeerCertificate>,
     /// Where interim responses go; `None`: the client takes none.
@@ -136,6 +140,7 @@ impl Arrival<'_> {
             scheme: "http",
             port: None,
             via_gateway: false,
+            hop_terms: None,
             certificate: None,
             interim: None,
             client_head: u32::MAX,
@@ -207,13 +212,15 @@ impl Exchange {
     }
 
     /// The callee's side of the same request, for local delivery: without a socket, TLS or a second
-    /// parse. `is_retry`: this attempt is a retry, or is made for one.
+    /// parse. `is_retry`: this attempt is a retry, or is made for one. `hop_terms`: see
+    /// [`Exchange::hop_terms`].
     pub(crate) fn for_local_delivery(
         &self,
         callee: &Arc<FunctionEntry>,
         caller: &FunctionEntry,
         head: &request::Parts,
         is_retry: bool,
+        hop_terms: Option<hop::RouteTerms>,
     ) -> Self {
         // As if the caller's sidecar had connected. The instance's own address is one that it
         // chooses.
@@ -228,10 +235,30 @@ impl Exchange {
             is_retry,
             is_unshared: self.is_unshared,
             tells_own: self.tells_own,
+            hop_terms: hop_terms.map(Box::new),
             ..Arrival::new(worker, snapshot, origin, peer, None)
         };
         let kind = RequestKind { protocol: self.protocol, upgrade: self.upgrade };
         Self::new(arrival, kind, self.request_id.clone(), head)
+    }
+
+    /// The exchange of a copy of this request for another back end.
+    pub(crate) fn for_copy(&self, terms: hop::RouteTerms, port: u16, head: &request::Parts) -> Self {
+        let (worker, snapshot, origin) = (self.worker.clone(), self.snapshot.clone(), self.origin.clone());
+        let arrival = Arrival {
+            scheme: self.scheme,
+            port: Some(port),
+            certificate: self.certificate,
+            hop_terms: Some(Box::new(terms)),
+            ..Arrival::new(worker, snapshot, origin, self.peer.clone(), self.parent.clone())
+        };
+        let kind = RequestKind { protocol: self.protocol, upgrade: false };
+        Self::new(arrival, kind, self.request_id.clone(), head)
+    }
+
+    /// Whether the request is a copy: nothing waits for it, and no instance starts for it.
+    pub(crate) fn is_copy(&self) -> bool {
+        self.hop_terms.as_ref().is_some_and(|terms| terms.is_copy)
     }
 
     fn new(arrival: Arrival<'_>, kind: RequestKind, request_id: HeaderValue, head: &request::Parts) -> Self {
@@ -270,6 +297,7 @@ impl Exchange {
             is_retry: arrival.is_retry,
             is_unshared: arrival.is_unshared,
             via_gateway: arrival.via_gateway,
+            hop_terms: arrival.hop_terms,
             certificate,
             client_head: arrival.client_head,
             interim,

@@ -4,9 +4,11 @@
 //! again, so an entry costs little: a copy of the head, and a place in a list.
 
 use crate::pipeline::judge::RequestSnapshot;
+use crate::pipeline::route::FollowedRoute;
 use crate::state::certificate::PeerCertificate;
 use crate::state::credential::Caller;
 use crate::state::function::FunctionEntry;
+use crate::state::routes::gateway::GatewayTables;
 use leno_http::activity::Activity;
 use leno_http::body::CloseReason;
 use leno_http::peer::{Peer, TrafficDirection};
@@ -72,6 +74,8 @@ pub(crate) struct Permission {
     pub caller: Option<Arc<Caller>>,
     /// The request came in at a gateway, of this node or of another one.
     pub from_gateway: bool,
+    /// The route that the request followed; `None`: none.
+    pub route: Option<OpenRoute>,
     /// The callee: `namespace/name`.
     pub target: Arc<str>,
     pub protocol: Protocol,
@@ -79,6 +83,13 @@ pub(crate) struct Permission {
     /// The certificate by which the caller is known.
     pub certificate: Option<PeerCertificate>,
     pub started: Instant,
+}
+
+/// The route of an open exchange.
+pub(crate) struct OpenRoute {
+    pub followed: Rc<FollowedRoute>,
+    /// The routes of the gateway that lead to its back end.
+    pub tables: RefCell<Arc<GatewayTables>>,
 }
 
 /// Keeps an exchange in the list of open exchanges until it is dropped.

@@ -98,6 +98,16 @@ pub(crate) fn failed(failure: &Failure, exchange: &Exchange) -> Response<Body> {
     response
 }
 
+/// A response without body that a route gives.
+pub(crate) fn bare(status: StatusCode, mut headers: HeaderMap) -> Response<Body> {
+    if status != StatusCode::NO_CONTENT {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+    }
+    let mut response = Response::new(Body::empty());
+    (*response.status_mut(), *response.headers_mut()) = (status, headers);
+    response
+}
+
 /// The response to a request for which no exchange began. If the proxy credential is missing, also
 /// a gRPC client gets a challenge for one (RFC 9110, 15.5.8).
 pub(crate) fn rejected(failure: &Failure, request_id: HeaderValue, request: &HeaderMap) -> Response<Body> {

@@ -1,19 +1,29 @@
 //! Finds a request's destination. At the gateway, host and path select the exposed function; for a
-//! call, the host name selects one of the caller's callees.
+//! call, the host name selects one of the caller's callees. Routes of documents may lead elsewhere.
+
+mod followed;
+
+pub(crate) use followed::FollowedRoute;
 
 use crate::pipeline::exchange::{Exchange, Origin};
 use crate::state::egress::EgressTarget;
 use crate::state::function::FunctionEntry;
-use crate::state::routes::Routes;
-use http::request;
-use leno_http::failure::Failure;
+use crate::state::routes::gateway::Exposure;
+use crate::state::routes::rules::Rules;
+use crate::state::snapshot::NodeSnapshot;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, request};
+use leno_http::body::Body;
+use leno_http::failure::{Failure, Unavailable};
 use leno_http::head;
 use leno_http::head::HeadError;
 use leno_model::Callee;
 use leno_model::FunctionId;
+use leno_policy::input::Header;
 use leno_policy::path::{self, Ambiguous, Readings};
+use leno_routing::RequestParts;
 use std::borrow::Cow;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// A request's destination, and the function whose program judges the request.
@@ -23,6 +33,21 @@ pub(crate) struct Route {
     pub judge: Arc<FunctionEntry>,
     /// Where the request goes if it is permitted.
     pub upstream: Upstream,
+    /// The rule of a route that the request follows; `None`: it follows none.
+    pub followed: Option<Rc<FollowedRoute>>,
+}
+
+/// Why a request has no destination.
+pub(crate) enum NotForwarded {
+    Failed(Failure),
+    /// A route answers it.
+    Answered(Box<Response<Body>>),
+}
+
+impl From<Failure> for NotForwarded {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
 }
 
 /// How a permitted request reaches its callee.
@@ -92,9 +117,10 @@ impl Route {
     }
 }
 
-/// Finds the route. Fails at the gateway if the path is ambiguous, or if no function is exposed at
-/// this host and path; at the callee if the host names a port that serves something else than HTTP.
-pub(crate) fn find(exchange: &Exchange, head: &request::Parts) -> Result<Route, Failure> {
+/// Finds the route, and changes the head as the route says. Fails at the gateway if the path is
+/// ambiguous, or if nothing is there at this host and path; at the callee if the host names a port
+/// that serves something else than HTTP.
+pub(crate) fn find(exchange: &Exchange, head: &mut request::Parts) -> Result<Route, NotForwarded> {
     let path = path::normalise(head.uri.path());
     let route = to_callee(exchange, head, &path);
     if let Ok(Cow::Owned(path)) = &path
@@ -102,73 +128,173 @@ pub(crate) fn find(exchange: &Exchange, head: &request::Parts) -> Result<Route, 
     {
         exchange.record.normalised(path);
     }
-    route
+    let route = route?;
+    if let Some(followed) = &route.followed {
+        followed.apply(exchange, head)?;
+    }
+    Ok(route)
 }
 
 fn to_callee(
     exchange: &Exchange,
     head: &request::Parts,
     path: &Result<Cow<'_, str>, Ambiguous>,
-) -> Result<Route, Failure> {
+) -> Result<Route, NotForwarded> {
     match &exchange.origin {
-        Origin::Gateway => {
-            let entry = exposed(&exchange.snapshot.routes, head, path)?;
-            let upstream = match entry.remote {
-                false => Upstream::Instance(entry.clone()),
-                true => Upstream::Remote(Box::new(RemoteCallee {
-                    id: entry.config.id.clone(),
-                    name: entry.name.clone(),
-                    identity: entry.identity.clone(),
-                    here: None,
-                    tls_here: None,
-                })),
-            };
-            Ok(Route { judge: entry.clone(), upstream })
+        Origin::Gateway => at_gateway(exchange, head, path),
+        // No gateway routes to an external service unless a route leads there.
+        Origin::Inbound(entry) if exchange.via_gateway && entry.external.is_some() && !entry.config.is_routed => {
+            Err(Failure::NotServed.into())
         }
-        // External services are not exposed, so no gateway routes to them.
-        Origin::Inbound(entry) if exchange.via_gateway && entry.external.is_some() => Err(Failure::NotServed),
         Origin::Inbound(entry) if !exchange.via_gateway && entry.serves_other(exchange.port) => {
-            Err(Failure::NoHttp(exchange.port))
+            Err(Failure::NoHttp(exchange.port).into())
         }
-        Origin::Inbound(entry) => {
-            let upstream = match &entry.external {
-                Some(external) => Upstream::Egress(entry.clone(), external.clone()),
-                None => Upstream::Instance(entry.clone()),
-            };
-            Ok(Route { judge: entry.clone(), upstream })
-        }
+        Origin::Inbound(entry) => Ok(Route { judge: entry.clone(), upstream: to_entry(entry), followed: None }),
         Origin::Outbound(caller, _) => {
             let callee = caller.callee(head::authority(head));
-            Ok(Route { judge: caller.clone(), upstream: upstream(exchange, callee) })
+            if let Some(callee) = callee
+                && !callee.routes.is_empty()
+                && let Some(rules) = caller.call_routes.of(&callee.id, exchange.port)
+            {
+                let rules = rules.as_ref().map_err(|error| Failure::Route(error.to_string()))?;
+                return by_call(exchange, head, path, rules);
+            }
+            Ok(Route { judge: caller.clone(), upstream: upstream(exchange, callee), followed: None })
         }
     }
 }
 
-/// The function that is exposed at this host and path. A function that gets paths as they come is
-/// found only if every reading of the path leads to it. Its server could read the path as one at
-/// which another function, or none, is exposed.
-fn exposed<'r>(
-    routes: &'r Routes,
+/// The route of a call to a callee that has routes. The chosen back end must be a callee too.
+fn by_call(
+    exchange: &Exchange,
     head: &request::Parts,
     path: &Result<Cow<'_, str>, Ambiguous>,
-) -> Result<&'r Arc<FunctionEntry>, Failure> {
-    let authority = head::authority(head);
+    rules: &Rules,
+) -> Result<Route, NotForwarded> {
+    let look = |path: &str| rules.find(&parts(head, path));
+    let sent = head.uri.path();
+    let matched = look(path.as_deref().unwrap_or(sent)).ok_or(Failure::NoRule)?;
+    let is_unanimous = |path: &str| look(path).is_some_and(|other| other.is_same_rule(matched));
+    followed::follow(exchange, head, path, (matched, &is_unanimous))
+}
+
+fn at_gateway(
+    exchange: &Exchange,
+    head: &request::Parts,
+    path: &Result<Cow<'_, str>, Ambiguous>,
+) -> Result<Route, NotForwarded> {
+    let (snapshot, authority) = (&*exchange.snapshot, head::authority(head));
+    if snapshot.gateway_routes.is_empty() {
+        let look = |path: &str| snapshot.routes.find(authority, path).map(Exposure::Function);
+        return match exposed(look, head, path)? {
+            Exposure::Function(entry) => Ok(to_exposed(entry)),
+            Exposure::Rule(_) => Err(Failure::NoRoute.into()),
+        };
+    }
+    let at = (exchange.port, authority);
+    let look = |path: &str| snapshot.gateway_routes.find(&snapshot.routes, at, &parts(head, path));
+    let matched = match exposed(look, head, path)? {
+        Exposure::Function(entry) => return Ok(to_exposed(entry)),
+        Exposure::Rule(matched) => matched,
+    };
+    let is_unanimous = |path: &str| look(path).is_some_and(|other| other.is_same(Exposure::Rule(matched)));
+    followed::follow(exchange, head, path, (matched, &is_unanimous))
+}
+
+/// The judge of a request to this back end, and how the back end is reached. A function's calls
+/// reach its callees only.
+fn reach(exchange: &Exchange, id: &FunctionId) -> Result<(Arc<FunctionEntry>, Upstream), Failure> {
+    if let Origin::Outbound(caller, _) = &exchange.origin {
+        return Ok((caller.clone(), upstream(exchange, caller.callee_named(id))));
+    }
+    let entry = exchange.snapshot.exposed(id).ok_or(Failure::Unavailable(Unavailable::Unknown))?;
+    let Route { judge, upstream, .. } = to_exposed(entry);
+    Ok((judge, upstream))
+}
+
+/// Whether the present routes lead a request that followed one to the same function still. `caller`:
+/// the function that calls; `None`: it came in at the gateway.
+pub(crate) fn still_leads(snapshot: &NodeSnapshot, caller: Option<&FunctionEntry>, followed: &FollowedRoute) -> bool {
+    let asked = &followed.asked;
+    let (sent, query) = path::split(asked.path());
+    let path = path::normalise(sent).unwrap_or(Cow::Borrowed(sent));
+    let Ok(method) = Method::from_bytes(asked.method().as_bytes()) else { return false };
+    let field =
+        |field: Header<'_>| Some((HeaderName::try_from(field.name).ok()?, HeaderValue::from_bytes(field.value).ok()?));
+    let headers: HeaderMap = asked.headers().filter_map(field).collect();
+    let request = RequestParts { path: &path, query, method: &method, headers: &headers };
+    let matched = match caller {
+        None => match snapshot.gateway_routes.find(&snapshot.routes, (followed.port, asked.authority()), &request) {
+            Some(Exposure::Rule(matched)) => Some(matched),
+            Some(Exposure::Function(_)) | None => None,
+        },
+        Some(caller) => {
+            let callee = caller.callee(asked.authority());
+            let rules = callee.and_then(|callee| caller.call_routes.of(&callee.id, followed.port)?.as_ref().ok());
+            rules.and_then(|rules| rules.find(&request))
+        }
+    };
+    let target = followed.target().function();
+    matched.zip(target).is_some_and(|(matched, target)| matched.rule.leads_to(target))
+}
+
+/// A request, as far as routes look at it.
+fn parts<'r>(head: &'r request::Parts, path: &'r str) -> RequestParts<'r> {
+    RequestParts { path, query: head.uri.query(), method: &head.method, headers: &head.headers }
+}
+
+/// The route of the gateway to a function or External.
+fn to_exposed(entry: &Arc<FunctionEntry>) -> Route {
+    let upstream = match entry.remote {
+        false => to_entry(entry),
+        true => Upstream::Remote(Box::new(RemoteCallee {
+            id: entry.config.id.clone(),
+            name: entry.name.clone(),
+            identity: entry.identity.clone(),
+            here: None,
+            tls_here: None,
+        })),
+    };
+    Route { judge: entry.clone(), upstream, followed: None }
+}
+
+/// To an instance, or to the service of an External.
+fn to_entry(entry: &Arc<FunctionEntry>) -> Upstream {
+    match &entry.external {
+        Some(external) => Upstream::Egress(entry.clone(), external.clone()),
+        None => Upstream::Instance(entry.clone()),
+    }
+}
+
+/// The function or rule at this host and path. A function that gets paths as they come is found
+/// only if every reading of the path leads to it. Its server could read the path as one at which
+/// another function, or none, is exposed. The back end of a rule is not known yet.
+fn exposed<'r>(
+    look: impl Fn(&str) -> Option<Exposure<'r>>,
+    head: &request::Parts,
+    path: &Result<Cow<'_, str>, Ambiguous>,
+) -> Result<Exposure<'r>, Failure> {
     let refused = |ambiguous: Ambiguous| HeadError::Path(ambiguous.words());
     if let Ok(path) = path {
         // The same path is judged and forwarded.
-        let entry = routes.find(authority, path).ok_or(Failure::NoRoute)?;
-        if !entry.gets_as_received() {
-            return Ok(entry);
+        let found = look(path).ok_or(Failure::NoRoute)?;
+        if !found.gets_as_received() {
+            return Ok(found);
         }
     }
     let sent = head.uri.path();
     let reason = path.as_ref().err().copied().unwrap_or(Ambiguous::AnotherReading);
-    let entry = routes.find(authority, sent).filter(|entry| entry.gets_as_received());
-    let entry = entry.ok_or_else(|| refused(reason))?;
+    let found = look(sent).ok_or_else(|| refused(reason))?;
+    match found {
+        // Whether its back end gets paths as they come is not known yet.
+        Exposure::Rule(_) if path.is_err() => return Ok(found),
+        Exposure::Function(entry) if entry.gets_as_received() => {}
+        _ => return Err(refused(reason).into()),
+    }
     let readings = Readings::as_received(sent).map_err(refused)?;
-    let leads_there = |path: &String| routes.find(authority, path).is_some_and(|other| Arc::ptr_eq(other, entry));
+    let leads_there = |path: &String| look(path).is_some_and(|other| other.is_same(found));
     match readings.others.iter().all(leads_there) {
-        true => Ok(entry),
+        true => Ok(found),
         false => Err(refused(Ambiguous::AnotherReading).into()),
     }
 }

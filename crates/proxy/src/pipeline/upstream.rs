@@ -10,7 +10,7 @@ use crate::pipeline::component::Running;
 use crate::pipeline::exchange::{Exchange, Origin};
 use crate::pipeline::judge::{Permit, PermittedRequest};
 use crate::pipeline::pool::CheckIn;
-use crate::pipeline::route::Upstream;
+use crate::pipeline::route::{FollowedRoute, Route, Upstream};
 use crate::pipeline::{chain, component, retry, upgrade};
 use crate::state::certificate::PeerCertificate;
 use crate::state::component::{Component, ComponentError};
@@ -107,6 +107,8 @@ impl Drop for Awaiting<'_> {
 pub(super) struct Forward<'a> {
     pub exchange: &'a Exchange,
     pub upstream: &'a Upstream,
+    /// The rule of a route that the request follows; `None`: it follows none.
+    pub followed: Option<&'a FollowedRoute>,
     pub permit: &'a Permit,
     /// The endpoint of the current attempt, once it is chosen.
     pub endpoint: Cell<Option<SocketAddr>>,
@@ -128,14 +130,15 @@ pub(super) struct Forward<'a> {
 /// exchange ends.
 pub(super) async fn forward(
     exchange: &Exchange,
-    upstream: &Upstream,
+    route: &Route,
     permitted: PermittedRequest,
     body: Body,
 ) -> (Permit, Result<Reply, Failure>) {
     let (head, permit) = permitted.into_parts();
     let forward = Forward {
         exchange,
-        upstream,
+        upstream: &route.upstream,
+        followed: route.followed.as_deref(),
         permit: &permit,
         endpoint: Cell::default(),
         deadline: Cell::default(),
@@ -146,7 +149,10 @@ pub(super) async fn forward(
     };
     // A request that is a retry, or that is made for one, is tried once. Otherwise each function of
     // a call chain would multiply the requests of the one before.
-    let may_retry = !exchange.upgrade && !exchange.is_retry && !matches!(exchange.origin, Origin::Inbound(_));
+    let may_retry = !exchange.upgrade
+        && !exchange.is_retry
+        && !exchange.is_copy()
+        && !matches!(exchange.origin, Origin::Inbound(_));
     let retries = permit.terms().retry.as_ref().filter(|_| may_retry);
     let deadline = exchange.deadline(&permit);
     let result = match retries {
@@ -191,7 +197,7 @@ impl Forward<'_> {
         self.shorten_grpc_timeout(&mut head.headers);
         let mut reply = match self.upstream {
             Upstream::Instance(entry) => {
-                let revision = entry.revisions.pick(&head.headers, &self.exchange.request_id);
+                let revision = self.revision(entry, &head.headers)?;
                 self.exchange.record.revision(&revision.label);
                 match &revision.component {
                     Some(component) => self.to_component(entry, (revision, component), head, body).await?,
@@ -205,6 +211,25 @@ impl Forward<'_> {
         };
         upgrade::check(self.exchange.upgrade, &mut reply.response)?;
         Ok(reply)
+    }
+
+    /// The facts about the request's route that the callee's sidecar must know; `None`: nothing.
+    fn hop_terms(&self) -> Option<hop::RouteTerms> {
+        let of_copy = || self.exchange.hop_terms.as_deref().filter(|terms| terms.is_copy).cloned();
+        self.followed.and_then(FollowedRoute::hop_terms).or_else(of_copy)
+    }
+
+    /// The revision that gets the request: the one that a route names, or else the one that the
+    /// function picks.
+    fn revision<'r>(&self, entry: &'r FunctionEntry, headers: &HeaderMap) -> Result<&'r Arc<Revision>, Failure> {
+        let told = self.exchange.hop_terms.as_ref().and_then(|terms| terms.revision.as_deref());
+        match self.followed.and_then(FollowedRoute::revision).or(told) {
+            None => Ok(entry.revisions.pick(headers, &self.exchange.request_id)),
+            Some(name) => entry
+                .revisions
+                .named(name)
+                .ok_or_else(|| Failure::Route(format!("{} has no revision {name} that takes requests", entry.name))),
+        }
     }
 
     /// Sets a gRPC client's timeout to the time that remains until its deadline or the exchange's,
@@ -258,7 +283,8 @@ impl Forward<'_> {
                 return result;
             }
             tried.extend(self.endpoint.get());
-            let pause = retry::pause(retry, attempt, |max| self.exchange.worker.random.up_to(max));
+            let shortest = self.followed.map(FollowedRoute::shortest_pause).unwrap_or_default();
+            let pause = shortest + retry::pause(retry, attempt, |max| self.exchange.worker.random.up_to(max));
             if deadline.is_some_and(|(at, _)| tokio::time::Instant::now() + pause >= at) {
                 return result;
             }
@@ -401,6 +427,7 @@ impl Forward<'_> {
         loop {
             let lease = match instances.try_acquire(function, revision.label.number, &avoid) {
                 Some(lease) => lease,
+                None if self.exchange.is_copy() => return Err(Unavailable::Unknown.into()),
                 // All usable instances are busy, or none is running yet.
                 None => {
                     if pending.is_none() {
@@ -431,7 +458,8 @@ impl Forward<'_> {
 
     /// Delivers the request locally: to the callee's inbound judge, on this thread.
     async fn deliver_locally(&self, callee: &Arc<FunctionEntry>, head: Box<request::Parts>, body: Body) -> Reply {
-        let exchange = self.exchange.for_local_delivery(callee, &self.permit.entry, &head, self.is_retry());
+        let terms = self.hop_terms();
+        let exchange = self.exchange.for_local_delivery(callee, &self.permit.entry, &head, self.is_retry(), terms);
         self.exchange.record.stage(Stage::Upstream);
         let body = body.count_in(exchange.record.meter());
         // Caller and callee may be in one chain. Their bodies stay in its shared memory only if the
@@ -440,7 +468,7 @@ impl Forward<'_> {
         let share = chain.is_some_and(|chain| chain.to.contains(&callee.config.id));
         let body = if share { body } else { body.private() };
         // The pipeline calls itself here. Without a box, its future would have no finite size.
-        let response = Box::pin(exchange.run(head, body)).await;
+        let response = Box::pin(exchange.run(head, body, None)).await;
         let response = if share { response } else { response.map(Body::private) };
         Reply { response, guard: UpstreamGuard::default() }
     }
@@ -469,7 +497,7 @@ fn outcome(result: &Result<Reply, Failure>, grpc: Option<u8>) -> retry::Outcome<
     }
 }
 
-fn copy_head(head: &request::Parts) -> Box<request::Parts> {
+pub(super) fn copy_head(head: &request::Parts) -> Box<request::Parts> {
     let (mut copy, ()) = Request::new(()).into_parts();
     copy.method = head.method.clone();
     copy.uri = head.uri.clone();

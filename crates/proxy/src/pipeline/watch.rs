@@ -5,7 +5,8 @@
 //! comparing pointers: a snapshot shares all unchanged parts with the one before.
 
 use crate::pipeline::judge::{self, OpenRequest, Withdrawn};
-use crate::pipeline::open::{GRACE, Open, OpenExchanges};
+use crate::pipeline::open::{GRACE, Open, OpenExchanges, OpenRoute};
+use crate::pipeline::route;
 use crate::pipeline::worker::Worker;
 use crate::state::function::FunctionEntry;
 use http::StatusCode;
@@ -68,12 +69,20 @@ impl Worker {
     fn due(&self, open: &Open) -> Option<Instant> {
         let entry = open.entry.borrow();
         let is_same = || self.present(&entry).is_some_and(|present| Arc::ptr_eq(&present, &entry));
-        let is_changed = open.permission.caller.as_ref().is_some_and(|caller| caller.is_revoked()) || !is_same();
+        let is_changed = open.permission.caller.as_ref().is_some_and(|caller| caller.is_revoked())
+            || !is_same()
+            || self.has_other_routes(open);
         let changed = is_changed.then(|| Instant::now() + GRACE);
         let overdue = (self.is_overdue(open) || open.revoked(&self.node.svids).is_some()).then(Instant::now);
         // The lifetime may have become shorter.
         let proof_end = open.proof_end(self.stream_lifetime()).map(|end| end.max(open.permission.started + GRACE));
         [changed, overdue, proof_end, self.removed_until(&entry)].into_iter().flatten().min()
+    }
+
+    /// Whether the exchange came in by routes of the gateway that are others now.
+    fn has_other_routes(&self, open: &Open) -> bool {
+        let route = open.permission.route.as_ref().filter(|_| open.permission.from_gateway);
+        route.is_some_and(|route| !Arc::ptr_eq(&route.tables.borrow(), &self.node.snapshot.load().gateway_routes))
     }
 
     fn stream_lifetime(&self) -> Duration {
@@ -149,6 +158,9 @@ impl Worker {
             return Err(Withdrawn::unproven(&format!("{whose} has expired")));
         }
         let entry = open.entry.borrow().clone();
+        if let Some(route) = &permission.route {
+            self.follow_again(route, permission.from_gateway, &entry)?;
+        }
         if entry.remote {
             return Ok(None);
         }
@@ -157,7 +169,9 @@ impl Worker {
             return Err(gone("the function was removed, and the time for its open exchanges is over"));
         }
         let present = self.present(&entry).ok_or_else(|| gone("this node does not have the function any more"))?;
-        if permission.from_gateway && !is_exposed(&present, open) {
+        // The gateway's node checks the routes of its exchanges.
+        let is_routed = permission.direction == TrafficDirection::Inbound && present.config.is_routed;
+        if permission.from_gateway && permission.route.is_none() && !is_routed && !is_exposed(&present, open) {
             let nothing = "nothing is exposed at this host and path any more";
             return Err(Withdrawn::new(StatusCode::NOT_FOUND, PolicyKind::Sidecar, nothing));
         }
@@ -173,6 +187,23 @@ impl Worker {
         let until_ms = self.judge.again(&present, &request, now.1, record)?;
         open.entry.replace(present);
         Ok(until_ms.and_then(|until_ms| instant(until_ms, now)))
+    }
+
+    /// Checks that the exchange's route still leads to its back end.
+    fn follow_again(&self, route: &OpenRoute, from_gateway: bool, entry: &Arc<FunctionEntry>) -> Result<(), Withdrawn> {
+        let snapshot = self.node.snapshot.load_full();
+        let caller = if from_gateway { None } else { self.present(entry) };
+        // A caller that is gone is none of the routes' business.
+        let leads = match &caller {
+            None if !from_gateway => true,
+            caller => route::still_leads(&snapshot, caller.as_deref(), &route.followed),
+        };
+        if !leads {
+            let clause = format!("the route {} does not lead there any more", route.followed.matched.rule.route);
+            return Err(Withdrawn::new(StatusCode::NOT_FOUND, PolicyKind::Sidecar, &clause));
+        }
+        route.tables.replace(snapshot.gateway_routes.clone());
+        Ok(())
     }
 }
 

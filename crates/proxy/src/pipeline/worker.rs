@@ -1,6 +1,7 @@
 //! State that belongs to one worker thread.
 
 use crate::pipeline::judge::Judge;
+use crate::pipeline::mirror::Copies;
 use crate::pipeline::open::OpenExchanges;
 use crate::pipeline::pool::Pool;
 use crate::state::function::{EVENT, FunctionEntry};
@@ -29,6 +30,8 @@ pub(crate) struct Worker {
     pub pool: Rc<Pool>,
     /// Exchanges that may be judged again.
     pub open: Rc<OpenExchanges>,
+    /// Copies of requests that are under way.
+    pub copies: Copies,
     /// Open client connections.
     pub connections: Connections,
     /// The node's revocations that this worker has carried out.
@@ -60,6 +63,7 @@ impl Worker {
             random,
             pool: Pool::new(node.terminating.clone(), node.admission.clone(), node.machines.clone()),
             open: Rc::default(),
+            copies: Copies::default(),
             connections: Connections::default(),
             revocations: Cell::default(),
             pinned: RefCell::new(Rc::new(PinnedSnapshot(node.snapshot.load_full()))),

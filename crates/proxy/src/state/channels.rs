@@ -242,6 +242,9 @@ pub(crate) fn direct<'a>(
     if callee.config.revisions.split.is_some() {
         return not(true, "its requests are divided between revisions");
     }
+    if !to.routes.is_empty() {
+        return not(true, "its calls follow routes");
+    }
     let targets = [Some(to_callee), callee.inbound.spec.targets.first()];
     if targets.into_iter().flatten().any(|target| target.retry.is_some() || target.breaker.is_some()) {
         return not(true, "there are retries or a circuit breaker");

@@ -205,6 +205,11 @@ impl FunctionEndpoints {
         u32::try_from(self.0.len()).unwrap_or(u32::MAX)
     }
 
+    /// Whether a node has a ready instance.
+    pub(crate) fn any_ready(&self) -> bool {
+        !self.part(Among::Ready).is_empty()
+    }
+
     fn part(&self, among: Among) -> &[Arc<Candidate>] {
         let ready = self.0.partition_point(|candidate| candidate.endpoint.ready > 0);
         match among {

@@ -7,9 +7,10 @@ use super::egress::{self, EgressSecrets, EgressTarget};
 use super::extension::Extension;
 use super::modules::Modules;
 use super::revisions::Revisions;
+use super::routes::calls::CallRoutes;
 use super::signature::PreparedKeys;
 use leno_model::egress::wildcard;
-use leno_model::{FunctionConfig, Route};
+use leno_model::{FunctionConfig, FunctionId, Route};
 use leno_namespaces::{Bounds, Importance, Namespace, Namespaces, Source};
 use leno_policy::engine::EngineKind;
 use leno_policy::host::of_authority;
@@ -66,6 +67,8 @@ pub struct FunctionEntry {
     /// Addresses by which external callees may be called, and indices into `config.callees`; the
     /// longest prefix first.
     networks: Vec<(Cidr, usize)>,
+    /// The rules that the function's calls follow.
+    pub(crate) call_routes: CallRoutes,
     /// The service, if the function is external.
     pub(crate) external: Option<Arc<EgressTarget>>,
     /// Whether this is a route: remote nodes host the function and judge its requests. Its
@@ -114,6 +117,7 @@ impl FunctionEntry {
             revisions: Revisions::new(&config, |run| component::load(modules, (&name, &share), run, secrets)),
             callees: config.callees.iter().enumerate().flat_map(hosts).collect(),
             networks: networks(&config.callees),
+            call_routes: CallRoutes::new(&config.callees),
             external: match &config.run {
                 leno_model::Run::Egress(egress) => {
                     let source = EgressSecrets::new(&config.id, config.bounds.file_access(), &secrets.stored);
@@ -198,6 +202,11 @@ impl FunctionEntry {
         self.config.callees.get(index?)
     }
 
+    /// The callee of this name; `None`: the function may not call it.
+    pub(crate) fn callee_named(&self, id: &FunctionId) -> Option<&leno_model::Callee> {
+        self.config.callees.iter().find(|callee| callee.id == *id)
+    }
+
     /// Index of the external callee that has this address.
     pub(crate) fn callee_at(&self, address: IpAddr) -> Option<usize> {
         self.networks.iter().find(|(block, _)| block.contains(address)).map(|(_, index)| *index)
@@ -207,7 +216,8 @@ impl FunctionEntry {
     /// target has no limit.
     pub fn longest_exchange(&self) -> Duration {
         let targets = self.inbound.spec.targets.iter().chain(&self.outbound.spec.targets);
-        targets.map(|target| limit(Duration::from_millis(target.timeout_ms))).max().unwrap_or_default()
+        let longest = targets.map(|target| limit(Duration::from_millis(target.timeout_ms))).max();
+        longest.unwrap_or_default().max(self.call_routes.longest)
     }
 }
 

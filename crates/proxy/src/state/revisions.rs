@@ -69,6 +69,12 @@ impl Revisions {
         std::iter::once(&self.own).chain(&self.others)
     }
 
+    /// The revision with this tag or name.
+    pub fn named(&self, name: &str) -> Option<&Arc<Revision>> {
+        let tagged = self.split.iter().flat_map(|choice| &choice.tags).find(|(tag, _)| **tag == *name);
+        tagged.map(|(_, revision)| revision).or_else(|| self.all().find(|revision| *revision.label.name == *name))
+    }
+
     /// The revision for a request with these headers. Percentages divide requests by request id, so
     /// all attempts of a request, and all calls that are made for it, get the same revision.
     pub fn pick(&self, headers: &HeaderMap, request_id: &HeaderValue) -> &Arc<Revision> {

@@ -1,4 +1,9 @@
-//! The gateway's routes, which map host and path to the exposed function.
+//! The gateway's routes, which map host and path to the exposed function, and the routes of
+//! documents.
+
+pub(crate) mod calls;
+pub(crate) mod gateway;
+pub(crate) mod rules;
 
 use super::function::FunctionEntry;
 use super::shards::Shards;

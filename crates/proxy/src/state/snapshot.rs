@@ -5,8 +5,9 @@
 
 use super::function::{FunctionEntry, limit};
 use super::routes::Routes;
+use super::routes::gateway::GatewayTables;
 use super::shards::Shards;
-use leno_model::{FunctionId, GatewayRoutes, MeshConfig};
+use leno_model::{FunctionId, MeshConfig};
 use leno_policy::connection;
 use leno_policy::input::Peer;
 use std::net::Ipv4Addr;
@@ -25,7 +26,7 @@ pub struct NodeSnapshot {
     /// The gateway's routes, derived from `functions` and `remote_routes`.
     pub routes: Routes,
     /// The listeners and routes of Gateway documents.
-    pub gateway_routes: Arc<GatewayRoutes>,
+    pub gateway_routes: Arc<GatewayTables>,
     /// The gateway's identity. Remote nodes know its requests by it, and the gateway calls
     /// functions with it.
     pub gateway: Arc<str>,
@@ -62,6 +63,11 @@ impl NodeSnapshot {
     /// The gateway's routes to functions that only remote nodes host.
     pub fn remote_routes(&self) -> impl Iterator<Item = &Arc<FunctionEntry>> {
         self.remote_routes.values().filter(|route| self.functions.get(&route.config.id).is_none())
+    }
+
+    /// The function or External, if a gateway of this node can reach it.
+    pub(crate) fn exposed(&self, id: &FunctionId) -> Option<&Arc<FunctionEntry>> {
+        self.functions.get(id).or_else(|| self.remote_routes.get(id))
     }
 
     /// This configuration with removed functions added, which have no routes. A removed function
@@ -141,7 +147,7 @@ pub struct Change {
     mesh: Arc<MeshConfig>,
     functions: Shards<FunctionId, Arc<FunctionEntry>>,
     routes: Routes,
-    gateway_routes: Arc<GatewayRoutes>,
+    gateway_routes: Arc<GatewayTables>,
     gateway: Arc<str>,
     remote_routes: Shards<FunctionId, Arc<FunctionEntry>>,
     /// `None`: the function that set the maximum may be gone, so it must be computed anew.
@@ -207,8 +213,9 @@ impl Change {
     }
 
     /// Replaces the listeners and routes of Gateway documents.
-    pub fn gateway_routes(&mut self, routes: GatewayRoutes) -> &mut Self {
-        self.gateway_routes = Arc::new(routes);
+    pub fn gateway_routes(&mut self, routes: Arc<GatewayTables>) -> &mut Self {
+        self.gateway_routes = routes;
+        self.longest_exchange = None;
         self
     }
 
@@ -221,7 +228,7 @@ impl Change {
         let Self { version, mesh, functions, routes, gateway_routes, gateway, remote_routes, longest_exchange } = self;
         let longest_exchange = longest_exchange.unwrap_or_else(|| {
             let each = functions.values().chain(remote_routes.values()).map(|entry| entry.longest_exchange());
-            each.fold(limit(mesh.limits.request_timeout), Duration::max)
+            each.fold(limit(mesh.limits.request_timeout).max(gateway_routes.longest), Duration::max)
         });
         NodeSnapshot { version, mesh, functions, routes, gateway_routes, gateway, remote_routes, longest_exchange }
     }

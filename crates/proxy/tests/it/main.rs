@@ -30,6 +30,7 @@ mod renewal;
 mod response_heads;
 mod retries;
 mod revoked;
+mod routes;
 mod shares;
 mod tokens;
 mod translation;

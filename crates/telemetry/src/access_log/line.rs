@@ -1,7 +1,7 @@
 //! The format of a line.
 
 use super::object::Object;
-use crate::exchange::{ExchangeRecord, RecordedVerdict};
+use crate::exchange::{ExchangeRecord, RecordedVerdict, RouteRecord};
 use crate::names::{EXTENSIONS, direction_name, policy_name, protocol_name};
 use leno_runtime::clock::rfc3339;
 use serde::Serialize;
@@ -31,6 +31,7 @@ struct Line<'a> {
     direction: &'static str,
     source: Option<&'a str>,
     source_address: std::net::SocketAddr,
+    route: Option<&'a RouteRecord>,
     target: Option<&'a str>,
     revision: Option<&'a str>,
     authority: &'a str,
@@ -81,6 +82,7 @@ impl<'a> Line<'a> {
             direction: direction_name(observed.direction),
             source: observed.peer.identity.as_deref(),
             source_address: observed.peer.address,
+            route: observed.route.as_deref(),
             target: observed.target.as_deref(),
             revision: observed.revision_name().map(|name| &**name),
             authority: observed.request_line.authority(),
@@ -126,6 +128,12 @@ pub(super) fn json(buffer: &mut Vec<u8>, observed: &ExchangeRecord) -> io::Resul
     object.text("direction", line.direction)?;
     line.source.map_or(Ok(()), |source| object.text("source", source))?;
     object.address("source_address", line.source_address)?;
+    if let Some(route) = line.route {
+        object.text("route_name", &route.full_name())?;
+        for (name, value) in route_fields(route) {
+            value.map_or(Ok(()), |value| object.text(name, value))?;
+        }
+    }
     line.target.map_or(Ok(()), |target| object.text("target", target))?;
     line.revision.map_or(Ok(()), |revision| object.text("revision", revision))?;
     object.text("authority", line.authority)?;
@@ -180,6 +188,12 @@ pub(super) fn text(buffer: &mut Vec<u8>, observed: &ExchangeRecord) -> io::Resul
         Some(value) => write!(buffer, " {name}={value}"),
         None => Ok(()),
     };
+    if let Some(route) = line.route {
+        field("route_name", Some(&route.full_name()))?;
+        for (name, value) in route_fields(route) {
+            field(name, value.map(QuotedText).as_ref().map(|value| value as _))?;
+        }
+    }
     field("revision", line.revision.as_ref().map(|value| value as _))?;
     field("authority", filled(line.authority).as_ref().map(|value| value as _))?;
     field("protocol", Some(&line.protocol))?;
@@ -210,6 +224,16 @@ pub(super) fn text(buffer: &mut Vec<u8>, observed: &ExchangeRecord) -> io::Resul
         write!(buffer, " header.{name}={}", QuotedText(value))?;
     }
     Ok(())
+}
+
+/// The fields about a route besides its name.
+fn route_fields(route: &RouteRecord) -> [(&'static str, Option<&str>); 4] {
+    [
+        ("route_match", Some(&route.matched)),
+        ("route_backend", route.backend.as_deref()),
+        ("rewritten_authority", route.authority.as_deref()),
+        ("rewritten_path", route.path.as_deref()),
+    ]
 }
 
 fn filled(text: &str) -> Option<QuotedText<'_>> {

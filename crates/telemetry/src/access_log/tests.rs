@@ -1,5 +1,5 @@
 use super::*;
-use crate::exchange::RecordedVerdict;
+use crate::exchange::{RecordedVerdict, RouteRecord};
 use crate::request_line::RequestLine;
 use crate::testing::{observed, program};
 use leno_policy::spec::ProgramSpec;
@@ -57,6 +57,26 @@ fn json_lines_say_who_asked_what_and_which_rule_decided() {
         "headers": {"user-agent": "curl/8"},
     });
     assert_eq!(line, expected);
+}
+
+#[test]
+fn lines_have_the_request_as_it_came_and_what_its_route_made_of_it() {
+    let mut observed = observed();
+    let route = RouteRecord::new("shop/orders".into(), "0".into(), "path below /orders".into());
+    observed.route = Some(Box::new(RouteRecord {
+        backend: Some("orders/order-service".into()),
+        path: Some("/v2/7".into()),
+        ..route
+    }));
+    let line: serde_json::Value = serde_json::from_str(&line_of(true, &observed)).unwrap();
+    let fields = ["path", "route_name", "route_match", "route_backend", "rewritten_path", "rewritten_authority"];
+    let expected = ["/orders/7", "shop/orders/0", "path below /orders", "orders/order-service", "/v2/7"];
+    let values = fields.map(|field| line[field].as_str().unwrap_or_default());
+    assert_eq!(values[..5], expected);
+    assert_eq!(values[5], "");
+    let text = line_of(false, &observed);
+    let expected = " route_name=shop/orders/0 route_match=\"path below /orders\" route_backend=";
+    assert!(text.contains(expected) && text.contains(" rewritten_path="), "{text}");
 }
 
 #[test]

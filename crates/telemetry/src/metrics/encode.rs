@@ -100,6 +100,7 @@ struct Sum {
     component_failures: BTreeMap<(Arc<str>, &'static str), u64>,
     proxy_protocol_refusals: BTreeMap<&'static str, u64>,
     closed: BTreeMap<ClosedKey, u64>,
+    route_copies: BTreeMap<(Arc<str>, &'static str), u64>,
 }
 
 impl Sum {
@@ -123,6 +124,7 @@ impl Sum {
         add(&mut self.component_failures, &numbers.component_failures);
         add(&mut self.proxy_protocol_refusals, &numbers.proxy_protocol_refusals);
         add(&mut self.closed, &numbers.closed);
+        add(&mut self.route_copies, &numbers.route_copies);
         self.remembered += numbers.remembered;
         self.runs.iter_mut().zip(&numbers.runs).for_each(|(sum, runs)| sum.add(runs));
     }
@@ -211,6 +213,7 @@ impl Scrape {
         for (family, counts) in [
             (&families::UNPROVEN_CONNECTIONS, &self.sum.unproven),
             (&families::COMPONENT_FAILURES, &self.sum.component_failures),
+            (&families::ROUTE_COPIES, &self.sum.route_copies),
         ] {
             exposition.family(family).samples(counts.iter().map(|((of, what), count)| ([&**of, *what], *count)));
         }

@@ -1,8 +1,8 @@
 //! A record, stage by stage, as plain data for the admin endpoint and the command line.
 
 use crate::exchange::{
-    AttemptResult, AuthorizerCheck, EditedHeader, ExchangeRecord, Observation, RecordedVerdict, SignatureCheck, Stage,
-    Try,
+    AttemptResult, AuthorizerCheck, EditedHeader, ExchangeRecord, Observation, RecordedVerdict, RouteRecord,
+    SignatureCheck, Stage, Try,
 };
 use crate::names::{EXTENSIONS, algorithm_name, direction_name, policy_name, protocol_name};
 use leno_policy::path::Readings;
@@ -30,6 +30,9 @@ pub struct Explanation {
     pub asked: ExplainedRequest,
     /// The peer that sent it, as the runtime established it.
     pub peer: Peer,
+    /// The route that the request followed; `None`: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route: Option<FollowedRoute>,
     /// The callee: `namespace/name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
@@ -87,6 +90,30 @@ pub struct ExplainedRequest {
     pub path: String,
     /// Protocol as policies see it: `http1`, `http2`, `grpc` or `websocket`.
     pub protocol: String,
+}
+
+/// The route that a request followed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FollowedRoute {
+    /// The route: `namespace/name`.
+    pub name: String,
+    /// The rule's name, or else its index.
+    pub rule: String,
+    /// The match that the request met, in words.
+    pub matched: String,
+    /// The back end: `namespace/name`, with the port of an External or the revision; `None`: the
+    /// rule answered, or has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
+    /// The rewritten host, with its port; `None`: it stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authority: Option<String>,
+    /// The rewritten path, without query; `None`: it stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// The request is a copy, whose response was discarded.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub copy: bool,
 }
 
 /// The peer that sent the request.
@@ -324,6 +351,7 @@ impl Explanation {
                 identity: observed.peer.identity.as_deref().map(str::to_owned),
                 address: observed.peer.address.to_string(),
             },
+            route: observed.route.as_deref().map(route),
             target: observed.target.as_deref().map(str::to_owned),
             revision: observed.revision_name().map(|name| name.to_string()),
             judgement: judgement(observed),
@@ -361,6 +389,18 @@ impl Explanation {
     }
 }
 
+fn route(route: &RouteRecord) -> FollowedRoute {
+    FollowedRoute {
+        name: route.name.to_string(),
+        rule: route.rule.to_string(),
+        matched: route.matched.to_string(),
+        backend: route.backend.as_deref().map(str::to_owned),
+        authority: route.authority.as_deref().map(str::to_owned),
+        path: route.path.as_deref().map(str::to_owned),
+        copy: route.is_copy,
+    }
+}
+
 fn judgement(observed: &StoredRecord) -> Option<JudgementRecord> {
     let judged = observed.judged.as_ref()?;
     let (policy, rule, default, clause) = match &judged.verdict {
@@ -390,7 +430,7 @@ fn judgement(observed: &StoredRecord) -> Option<JudgementRecord> {
         judge_us: micros(judged.time),
         path_changed: judged.path_changed,
         as_received: judged.as_received,
-        readings: if judged.as_received { readings(observed.request_line.path()) } else { Vec::new() },
+        readings: if judged.as_received { readings(observed.judged_place().1) } else { Vec::new() },
     })
 }
 

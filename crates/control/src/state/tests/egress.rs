@@ -214,3 +214,24 @@ fn callers_own_nodes_connect_where_the_mesh_says_so_and_answer_nobody() {
     assert_eq!(mesh.carriers(), (vec!["exit", "out"], vec!["exit", "out"]));
     assert_eq!(mesh.endpoints(), ["exit", "out"]);
 }
+
+#[test]
+fn gateways_connect_where_their_own_routes_lead() {
+    let mut mesh = Mesh::new();
+    let admit = |mesh: &mut Mesh, gateway| {
+        let placement = Placement::Scheduled;
+        mesh.state.admit("out", Admission { placement, gateway, locality: Default::default(), egress: true });
+        mesh.settle();
+    };
+    admit(&mut mesh, true);
+    mesh.put(&outside(false));
+    mesh.settle();
+    assert_eq!(mesh.carriers().0, ["all"], "no route leads there");
+    mesh.put(&FunctionConfig { is_routed: true, ..outside(false) });
+    mesh.settle();
+    assert_eq!(mesh.carriers().0, ["all", "out"]);
+    admit(&mut mesh, false);
+    assert_eq!(mesh.carriers().0, ["all"]);
+    admit(&mut mesh, true);
+    assert_eq!(mesh.carriers().0, ["all", "out"]);
+}

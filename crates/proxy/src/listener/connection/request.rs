@@ -28,6 +28,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 impl Connection {
     /// Serves one request. `on_upgrade` is the stream after an upgrade. `interim` takes interim
@@ -113,7 +114,7 @@ impl Connection {
                 match body {
                     Ok(body) => {
                         let body = Body::request(body, exchange.record.meter(), &self.activity);
-                        exchange.run(head, body).await
+                        exchange.run(head, body, None).await
                     }
                     Err(malformed) => exchange.fail(malformed.into()),
                 }
@@ -134,7 +135,7 @@ impl Connection {
     fn arrival(&self, snapshot: Rc<PinnedSnapshot>, origin: Origin, headers: &HeaderMap) -> Arrival<'_> {
         let (mut peer, mut client, mut scheme, mut port, mut via_gateway) =
             (self.peer.clone(), None, "http", None, false);
-        let (mut timeout, mut is_retry, mut is_unshared) = (None, false, false);
+        let (mut timeout, mut is_retry, mut is_unshared, mut hop_terms) = (None, false, false, None);
         match &origin {
             Origin::Gateway => {
                 let reported = match &snapshot.mesh.trusted_proxies {
@@ -159,6 +160,10 @@ impl Connection {
             Origin::Inbound(_) => {
                 (timeout, is_retry, is_unshared) =
                     (hop::timeout(headers), hop::is_retry(headers), hop::is_unshared(headers));
+                hop_terms = hop::RouteTerms::from_headers(headers).map(Box::new);
+                if hop_terms.as_ref().is_some_and(|terms| terms.is_limited_by_caller) {
+                    self.activity.allow(timeout.unwrap_or(Duration::MAX));
+                }
                 // A request from another node's gateway is judged as if it had arrived here: the
                 // caller is the gateway's client.
                 if peer.identity.as_deref() == Some(&*snapshot.gateway)
@@ -175,6 +180,7 @@ impl Connection {
             scheme,
             port,
             via_gateway,
+            hop_terms,
             certificate: self.certificate,
             timeout,
             is_retry: is_retry || parent.as_deref().is_some_and(InFlight::is_retry),

@@ -68,7 +68,7 @@ async fn exchange(
     match Exchange::call(Arrival::new(worker, snapshot, origin, peer, parent), &mut head) {
         (exchange, Ok(())) => {
             let body = body.count_in(exchange.record.meter());
-            exchange.run(head, body).await
+            exchange.run(head, body, None).await
         }
         (exchange, Err(malformed)) => exchange.fail(malformed.into()),
     }

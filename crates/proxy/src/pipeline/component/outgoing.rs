@@ -67,7 +67,7 @@ impl Caller {
         match Exchange::call(arrival, &mut head) {
             (exchange, Ok(())) => {
                 let body = body.count_in(exchange.record.meter());
-                exchange.run(head, body).await
+                exchange.run(head, body, None).await
             }
             (exchange, Err(malformed)) => exchange.fail(malformed.into()),
         }

@@ -112,6 +112,21 @@ impl PermittedRequest {
         (self.head, self.permit)
     }
 
+    /// Replaces the terms of the exchange by those of its route, unless these are `None`.
+    pub(crate) fn follow(&mut self, terms: impl FnOnce(&Target) -> Option<Target>) {
+        self.permit.own_terms = terms(self.permit.terms()).map(Box::new);
+    }
+
+    /// Replaces the time limit of the exchange; 0: it has none.
+    pub(crate) fn limit(&mut self, timeout_ms: u64) {
+        self.follow(|of_policies| Some(Target { timeout_ms, ..of_policies.clone() }));
+    }
+
+    /// Whether the exchange has no time limit.
+    pub(crate) fn is_unlimited(&self) -> bool {
+        self.permit.terms().timeout_ms == 0
+    }
+
     /// Takes the request as the program saw it.
     pub(crate) fn take_asked(&mut self) -> RequestSnapshot {
         std::mem::take(&mut self.asked)
@@ -136,6 +151,8 @@ pub struct Permit {
     pub target: Arc<TargetHealth>,
     /// Index into the program's targets. It is checked when the permit is made.
     terms: usize,
+    /// The terms of the exchange's route in their place; `None`: it has none.
+    own_terms: Option<Box<Target>>,
     /// The authorizers to ask: indices of the function's authorizers. They are checked when the
     /// permit is made.
     asks: Vec<u16>,
@@ -149,7 +166,10 @@ pub struct Permit {
 impl Permit {
     /// Time limit, retries and circuit breaker of this exchange.
     pub fn terms(&self) -> &Target {
-        &super::program(&self.entry, self.direction).spec.targets[self.terms]
+        match &self.own_terms {
+            Some(terms) => terms,
+            None => &super::program(&self.entry, self.direction).spec.targets[self.terms],
+        }
     }
 
     /// Applies the response edits decided with the request, then those that depend on its status.
@@ -240,6 +260,7 @@ impl Evaluation<'_> {
         let permit = Permit {
             trace: self.span,
             terms: *terms,
+            own_terms: None,
             asks: asks.clone(),
             entry: self.input.entry.clone(),
             direction: self.input.direction,

@@ -223,7 +223,7 @@ impl Replayer {
             port: inputs.port,
             protocol: recorded.protocol,
             method: line.method(),
-            authority: line.authority(),
+            authority: recorded.judged_place().0,
             path: &head.path,
             headers: head.fields().filter(|field| needs.gives(field.name)).collect(),
             verified: verdict::verified(recorded),

@@ -180,8 +180,11 @@ impl Forward<'_> {
             Some(here) if !tried_here && worker.node.instances.may_start(&callee.id) => fresh = Some(here),
             here => again = here,
         }
+        let ready = ready.or_else(|| there(Among::Ready, &not));
+        if self.exchange.is_copy() {
+            return ready;
+        }
         ready
-            .or_else(|| there(Among::Ready, &not))
             .or(fresh)
             .or_else(|| there(Among::Homes, &not))
             .or_else(|| there(Among::Avoided, &not))
@@ -254,6 +257,10 @@ impl Forward<'_> {
         if self.is_retry() {
             head.headers.insert(hop::RETRY, HeaderValue::from_static("1"));
         }
+        if let Some(terms) = self.hop_terms() {
+            let terms = terms.value().ok_or_else(|| Failure::Route("its revision cannot be named".to_owned()))?;
+            head.headers.insert(hop::ROUTE, terms);
+        }
         if exchange.is_unshared {
             head.headers.insert(hop::UNSHARED, HeaderValue::from_static("1"));
         }
@@ -292,7 +299,7 @@ impl Forward<'_> {
 
 /// Removes the fields that [`Forward::tell_hop`] has added to a caller's request.
 fn untell_hop(head: &mut request::Parts) {
-    for name in [head::HOP_PROTOCOL, hop::TIMEOUT, hop::RETRY, hop::UNSHARED] {
+    for name in [head::HOP_PROTOCOL, hop::TIMEOUT, hop::RETRY, hop::ROUTE, hop::UNSHARED] {
         head.headers.remove(name);
     }
 }

@@ -42,7 +42,7 @@ impl Head {
         if inputs.more_names && recorded.request_line.method() == "OPTIONS" && !needs.tokens.is_empty() {
             return Err(ReplayError::TooManyHeaders);
         }
-        let mut head = Self { path: recorded.request_line.path().to_owned(), fields: Vec::new() };
+        let mut head = Self { path: recorded.judged_place().1.to_owned(), fields: Vec::new() };
         let mut query = match &inputs.query {
             Query::Kept(query) => Some(query.to_string()),
             Query::None | Query::Dropped => None,

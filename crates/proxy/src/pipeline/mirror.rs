@@ -1,0 +1,136 @@
+//! Copies of requests for other back ends, as routes say.
+//!
+//! A copy is a call of its own: the judge decides about it, and it has a record. Nothing waits for
+//! it, no instance starts for it, and its response is discarded. A copy that cannot follow its
+//! request is cut off.
+
+use crate::pipeline::exchange::Exchange;
+use crate::pipeline::route::{FollowedRoute, Route, Upstream};
+use crate::pipeline::upstream::copy_head;
+use crate::pipeline::worker::Worker;
+use http::request;
+use http_body_util::BodyExt;
+use leno_http::body::{Body, CopyState};
+use leno_model::BackendTarget;
+use leno_runtime::schedule;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Copies that may be under way for the routes of one namespace, on one worker.
+const MAX_COPIES: u32 = 64;
+/// Milliseconds that a copy may take if the policies of its back end set no limit.
+pub(super) const LONGEST_MS: u64 = 60_000;
+
+/// The copies that are under way on one worker, by the namespaces of their routes.
+#[derive(Default)]
+pub(crate) struct Copies(Rc<RefCell<HashMap<Box<str>, u32>>>);
+
+/// The place of a copy among those that are under way.
+struct Place {
+    copies: Rc<RefCell<HashMap<Box<str>, u32>>>,
+    namespace: Box<str>,
+}
+
+/// A copy that begins if its request is permitted.
+pub(super) struct PreparedCopy {
+    target: BackendTarget,
+    route: Box<Route>,
+    head: Box<request::Parts>,
+    place: Place,
+}
+
+impl Copies {
+    /// A place for another copy; `None`: the namespace has all that it may have.
+    fn take(&self, namespace: &str) -> Option<Place> {
+        let mut copies = self.0.borrow_mut();
+        match copies.get_mut(namespace) {
+            Some(count) if *count >= MAX_COPIES => return None,
+            Some(count) => *count += 1,
+            None => drop(copies.insert(namespace.into(), 1)),
+        }
+        Some(Place { copies: self.0.clone(), namespace: namespace.into() })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut copies = self.copies.borrow_mut();
+        if let Some(count) = copies.get_mut(&self.namespace) {
+            *count -= 1;
+            if *count == 0 {
+                copies.remove(&self.namespace);
+            }
+        }
+    }
+}
+
+/// Prepares the copies of a request, whose head is the one that its route made.
+pub(super) fn prepare(exchange: &Exchange, followed: &FollowedRoute, head: &request::Parts) -> Vec<PreparedCopy> {
+    // A tunnel has two ends.
+    let mirrors = followed.mirrors().filter(|_| !exchange.upgrade);
+    let prepared = mirrors.filter_map(|mirror| {
+        if !leno_routing::is_mirrored(mirror, exchange.worker.random.next()) {
+            return None;
+        }
+        let rule = &followed.matched.rule;
+        let skip = |reason| {
+            exchange.record.metrics().route_copy(&rule.route, reason);
+            None
+        };
+        let Some(route) = followed.mirrored(exchange, &mirror.target) else { return skip("no_back_end") };
+        if !is_ready(&exchange.worker, &route) {
+            return skip("no_instance");
+        }
+        let Some(place) = exchange.worker.copies.take(rule.namespace()) else { return skip("too_many") };
+        let (target, route) = (mirror.target.clone(), Box::new(route));
+        Some(PreparedCopy { target, route, head: copy_head(head), place })
+    });
+    prepared.collect()
+}
+
+/// Sends the copies of a permitted request on their way. Returns the request's body.
+pub(super) fn start(exchange: &Exchange, route: &Route, copies: Vec<PreparedCopy>, mut body: Body) -> Body {
+    let Some(followed) = &route.followed else { return body };
+    for PreparedCopy { target, route, mut head, place } in copies {
+        let Ok(copy) = followed.begin_copy(exchange, &target, &mut head) else { continue };
+        let (original, copied, state) = body.copied();
+        body = original;
+        let name = followed.matched.rule.route.clone();
+        schedule::spawn_for(route.judge.class, carry((copy, route), (head, copied), (name, place, state)));
+    }
+    body
+}
+
+/// Carries a copy, and discards its answer.
+fn carry(
+    (exchange, route): (Exchange, Box<Route>),
+    (head, body): (Box<request::Parts>, Body),
+    (name, place, state): (Arc<str>, Place, CopyState),
+) -> Pin<Box<dyn Future<Output = ()>>> {
+    Box::pin(async move {
+        let record = exchange.record.clone();
+        let mut response = exchange.run(head, body, Some(route)).await.into_body();
+        while let Some(Ok(_)) = response.frame().await {}
+        drop((response, place));
+        record.metrics().route_copy(&name, if state.is_cut() { "cut" } else { "sent" });
+    })
+}
+
+/// Whether an instance is there for a copy.
+fn is_ready(worker: &Worker, route: &Route) -> bool {
+    match &route.upstream {
+        Upstream::Instance(entry) | Upstream::LocalDelivery(entry) => {
+            entry.external.is_some() || worker.node.instances.count(&entry.config.id) > 0
+        }
+        Upstream::Egress(..) => true,
+        Upstream::Remote(callee) => {
+            let is_here = callee.here.is_some() && worker.node.instances.count(&callee.id) > 0;
+            is_here || worker.node.endpoints.of(&callee.id).is_some_and(|known| known.any_ready())
+        }
+        // The judge refuses it.
+        Upstream::NotACallee => true,
+    }
+}

@@ -1,0 +1,190 @@
+//! Routes of Gateway documents: listeners, and the rules of each host.
+
+use super::rules::{self, MatchedRule, Rule, Rules};
+use super::{PathRoute, Routes, is_below, normal, suffix_key};
+use crate::state::function::FunctionEntry;
+use leno_model::GatewayRoutes;
+use leno_policy::host::of_authority;
+use leno_routing::{BadPattern, RequestParts};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The listeners of Gateway documents with their rules.
+#[derive(Debug, Default)]
+pub struct GatewayTables {
+    listeners: Vec<Listener>,
+    /// The longest time that a request may take by a rule.
+    pub(crate) longest: Duration,
+}
+
+#[derive(Debug)]
+struct Listener {
+    port: u16,
+    /// In the form in which hosts are compared; empty: all hosts.
+    host: Box<str>,
+    exact: HashMap<String, Rules>,
+    /// By suffix, including its leading dot.
+    suffixes: HashMap<String, Rules>,
+    any: Option<Rules>,
+}
+
+/// What a request of a gateway leads to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Exposure<'r> {
+    /// A function that is exposed there.
+    Function(&'r Arc<FunctionEntry>),
+    /// The back ends of a rule.
+    Rule(&'r MatchedRule),
+}
+
+impl Exposure<'_> {
+    /// Whether it is a function that gets paths as they come.
+    pub(crate) fn gets_as_received(self) -> bool {
+        matches!(self, Self::Function(entry) if entry.gets_as_received())
+    }
+
+    /// Whether both are the same function or rule.
+    pub(crate) fn is_same(self, other: Exposure<'_>) -> bool {
+        match (self, other) {
+            (Self::Function(one), Exposure::Function(other)) => Arc::ptr_eq(one, other),
+            (Self::Rule(one), Exposure::Rule(other)) => one.is_same_rule(other),
+            _ => false,
+        }
+    }
+}
+
+impl GatewayTables {
+    /// Makes the tables.
+    ///
+    /// # Errors
+    /// A pattern cannot be used.
+    pub fn new(routes: &GatewayRoutes) -> Result<Self, BadPattern> {
+        let mut listeners: Vec<Listener> = Vec::new();
+        let mut places: HashMap<&str, usize> = HashMap::new();
+        for listener in &routes.listeners {
+            let host = listener.host.as_deref().map(pattern).unwrap_or_default();
+            // Listeners with the same port and host serve the same requests.
+            let known = listeners.iter().position(|other| (other.port, &*other.host) == (listener.port, &*host));
+            places.insert(&listener.name, known.unwrap_or(listeners.len()));
+            if known.is_none() {
+                listeners.push(Listener::new(listener.port, host));
+            }
+        }
+        let mut hosts: HashMap<(usize, &str), Vec<Arc<Rule>>> = HashMap::new();
+        let mut longest = Duration::ZERO;
+        for attached in &routes.routes {
+            let rules = rules::rules(&attached.route);
+            longest = rules.iter().filter_map(|rule| rule.longest()).fold(longest, Duration::max);
+            let mut at = BTreeSet::new();
+            for attachment in &attached.attachments {
+                let place = places.get(attachment.listener.as_str());
+                at.extend(
+                    place.into_iter().flat_map(|place| attachment.hosts.iter().map(|host| (*place, host.as_str()))),
+                );
+            }
+            for place in at {
+                hosts.entry(place).or_default().extend(rules.iter().cloned());
+            }
+        }
+        for ((at, host), rules) in hosts {
+            let rules = Rules::new(&rules)?;
+            let Some(listener) = listeners.get_mut(at) else { continue };
+            match host.strip_prefix('*') {
+                Some("") => listener.any = Some(rules),
+                Some(suffix) => drop(listener.suffixes.insert(suffix_key(suffix), rules)),
+                None => drop(listener.exact.insert(normal(host), rules)),
+            }
+        }
+        Ok(Self { listeners, longest })
+    }
+
+    /// Whether there are no listeners.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.listeners.is_empty()
+    }
+
+    /// What is there at this port, authority and request. The listener with the most specific host
+    /// has the request; functions are exposed at all listeners.
+    pub(crate) fn find<'r>(
+        &'r self,
+        exposed: &'r Routes,
+        (port, authority): (u16, &str),
+        request: &RequestParts<'_>,
+    ) -> Option<Exposure<'r>> {
+        let host = of_authority(authority)?;
+        let serving = self.listeners.iter().filter(|listener| listener.port == port && listener.serves(&host));
+        let listener = serving.max_by_key(|listener| listener.precision());
+        // A host belongs to the namespaces that have something there: paths that they leave never
+        // go to another namespace's wildcard.
+        let mut owners: Option<Vec<&str>> = None;
+        let suffixes = host.match_indices('.').map(|(dot, _)| {
+            let suffix = &host[dot..];
+            let rules = listener.and_then(|listener| listener.suffixes.get(suffix));
+            (exposed.suffixes.get(suffix), rules)
+        });
+        let exact = (exposed.exact.get(host.as_ref()), listener.and_then(|listener| listener.exact.get(host.as_ref())));
+        let any = (Some(&exposed.any), listener.and_then(|listener| listener.any.as_ref()));
+        for (list, rules) in std::iter::once(exact).chain(suffixes).chain([any]) {
+            let list = list.map_or(&[][..], |list| &**list);
+            if let Some(found) = at_host(list, rules, request, owners.as_deref()) {
+                return Some(found);
+            }
+            if owners.is_none() && (rules.is_some() || !list.is_empty()) {
+                let of_functions = list.first().map(|route| &*route.entry.config.id.namespace);
+                let of_routes = rules.into_iter().flat_map(|rules| rules.namespaces.iter().map(|name| &**name));
+                owners = Some(of_functions.into_iter().chain(of_routes).collect());
+            }
+        }
+        None
+    }
+}
+
+/// What is there at one of the hosts. `owners`: the namespaces that may have the request; `None`:
+/// all.
+fn at_host<'r>(
+    list: &'r [PathRoute],
+    rules: Option<&'r Rules>,
+    request: &RequestParts<'_>,
+    owners: Option<&[&str]>,
+) -> Option<Exposure<'r>> {
+    let owns = |namespace: &str| owners.is_none_or(|owners| owners.contains(&namespace));
+    let admits = |matched: &MatchedRule| owns(matched.rule.namespace());
+    if let Some(ordered) = rules.and_then(|rules| rules.ordered(request, admits)) {
+        return Some(Exposure::Rule(ordered));
+    }
+    let rule = rules.and_then(|rules| rules.specific(request, admits));
+    let mut functions = list.iter().filter(|route| is_below(request.path, &route.prefix));
+    let function = functions.find(|route| owns(&route.entry.config.id.namespace));
+    match (rule, function) {
+        (Some(rule), Some(function)) if !rule.comes_before(&function.prefix) => {
+            Some(Exposure::Function(&function.entry))
+        }
+        (Some(rule), _) => Some(Exposure::Rule(rule)),
+        (None, function) => function.map(|function| Exposure::Function(&function.entry)),
+    }
+}
+
+impl Listener {
+    fn new(port: u16, host: String) -> Self {
+        Self { port, host: host.into(), exact: HashMap::new(), suffixes: HashMap::new(), any: None }
+    }
+
+    fn serves(&self, host: &str) -> bool {
+        match self.host.chars().next() {
+            None => true,
+            Some('.') => host.ends_with(&*self.host),
+            Some(_) => *host == *self.host,
+        }
+    }
+
+    /// An exact host comes before a longer suffix, and that before a shorter one.
+    fn precision(&self) -> (bool, usize) {
+        (!self.host.starts_with('.') && !self.host.is_empty(), self.host.len())
+    }
+}
+
+/// The form in which a listener's host is compared.
+fn pattern(host: &str) -> String {
+    host.strip_prefix('*').map_or_else(|| normal(host), suffix_key)
+}
