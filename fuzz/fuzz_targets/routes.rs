@@ -1,8 +1,8 @@
-//! A table of rules finds what a matcher finds that looks at each rule; also after changes.
+//! A table of rules, new or changed, agrees with a matcher that looks at each rule.
 //! Rewritten paths are normal.
 //!
-//! Each line is a rule (`ROUTE KIND PATH METHOD CONDITION...`, where the kind is one of `=/^~g` and a
-//! condition is one such as `x=1`, `x~1`, `?x=1`, `?x~1`) or a request (`> METHOD TARGET NAME:VALUE...`).
+//! Each line is a rule (`ROUTE KIND PATH METHOD CONDITION...`, with a kind of `=/^~g` and conditions
+//! such as `x=1`, `x~1`, `?x=1`, `?x~1`) or a request (`> METHOD TARGET NAME:VALUE...`).
 #![no_main]
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};

@@ -16,15 +16,17 @@ const MAX_SINGLE: usize = 128 * 1024;
 /// Bytes that an automaton may have for each further pattern.
 const MAX_EACH: usize = 4 * 1024;
 /// Largest automaton of many patterns, in bytes.
-const MAX_SIZE: usize = 16 * 1024 * 1024;
+const MAX_SIZE: usize = 8 * 1024 * 1024;
 
 /// An automaton. State 0 is the one that no text leaves.
 #[derive(Debug)]
 pub(crate) struct Automaton {
     states: Vec<State>,
     edges: Vec<Edge>,
-    /// Next states by byte. Row 0 leads to state 0 only.
-    rows: Vec<[u32; 256]>,
+    /// Next states by class of byte. Row 0 leads to state 0 only.
+    rows: Vec<u32>,
+    /// The classes of bytes: those of one class have the same edges everywhere.
+    classes: Box<[u8; 256]>,
     /// Sets of rules. Set 0 is empty.
     outputs: Vec<RuleSet>,
     start: u32,
@@ -35,6 +37,7 @@ pub(crate) struct Automaton {
 struct State {
     first_edge: u32,
     edges: u32,
+    /// The place of the row's first class.
     row: u32,
     /// The rules that match however the text goes on.
     open: u32,
@@ -52,12 +55,12 @@ struct Edge {
 
 impl Automaton {
     /// Automata for patterns and their rules. Each pattern on its own is small enough:
-    /// [`crate::check_regex`].
-    pub(crate) fn all(patterns: Vec<(Pattern, RuleSet)>) -> Vec<Self> {
+    /// [`crate::check_regex`]. Dividing ends with more than `most`: then some rules are missing.
+    pub(crate) fn all(patterns: Vec<(Pattern, RuleSet)>, most: usize) -> Vec<Self> {
         let (looking, plain): (Vec<_>, Vec<_>) = patterns.into_iter().partition(|(pattern, _)| pattern.looks_around());
         let mut automata = Vec::new();
-        divide(&plain, &mut automata);
-        divide(&looking, &mut automata);
+        divide(&plain, &mut automata, most);
+        divide(&looking, &mut automata, most);
         automata
     }
 
@@ -93,7 +96,10 @@ impl Automaton {
         let edges = self.edges.get(first..first + state.edges as usize).unwrap_or_default();
         match edges.iter().find(|edge| byte <= edge.last) {
             Some(edge) if edge.first <= byte => edge.next,
-            _ => self.rows.get(state.row as usize).map_or(0, |row| row[usize::from(byte)]),
+            _ => {
+                let class = usize::from(self.classes[usize::from(byte)]);
+                self.rows.get(state.row as usize + class).copied().unwrap_or_default()
+            }
         }
     }
 
@@ -118,8 +124,8 @@ impl Automaton {
 }
 
 /// Builds an automaton, or if it is too large, those of both halves.
-fn divide(patterns: &[(Pattern, RuleSet)], automata: &mut Vec<Automaton>) {
-    if patterns.is_empty() {
+fn divide(patterns: &[(Pattern, RuleSet)], automata: &mut Vec<Automaton>, most: usize) {
+    if patterns.is_empty() || automata.len() > most {
         return;
     }
     let automaton = match patterns {
@@ -130,8 +136,8 @@ fn divide(patterns: &[(Pattern, RuleSet)], automata: &mut Vec<Automaton>) {
         Some(automaton) => automata.push(automaton),
         None => {
             let (one, other) = patterns.split_at(patterns.len() / 2);
-            divide(one, automata);
-            divide(other, automata);
+            divide(one, automata, most);
+            divide(other, automata, most);
         }
     }
 }

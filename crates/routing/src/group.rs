@@ -33,14 +33,20 @@ pub(crate) struct Group<T> {
 }
 
 impl<T> Group<T> {
-    /// The rules come in their order.
-    pub(crate) fn new(entries: Vec<Arc<Entry<T>>>, paths: GroupPaths) -> Self {
+    /// The rules come in their order. With more than `most` automata for a text the group is not
+    /// complete.
+    pub(crate) fn new(entries: Vec<Arc<Entry<T>>>, paths: GroupPaths, most: usize) -> Self {
         let is_plain = |RouteMatch { method, headers, query, .. }: &RouteMatch| {
             method.is_empty() && headers.is_empty() && query.is_empty()
         };
         let plain = paths == GroupPaths::Same && entries.iter().all(|entry| is_plain(&entry.pattern));
-        let index = (!plain).then(|| Index::new(entries.iter().map(|entry| &entry.pattern), paths));
+        let index = (!plain).then(|| Index::new(entries.iter().map(|entry| &entry.pattern), paths, most));
         Self { entries, index }
+    }
+
+    /// The largest number of automata for one text.
+    pub(crate) fn automata(&self) -> usize {
+        self.index.as_ref().map_or(0, Index::automata)
     }
 
     pub(crate) fn entries(&self) -> &[Arc<Entry<T>>] {
@@ -92,7 +98,7 @@ struct FieldIndex {
 }
 
 impl Index {
-    fn new<'m>(rules: impl Iterator<Item = &'m RouteMatch>, paths: GroupPaths) -> Self {
+    fn new<'m>(rules: impl Iterator<Item = &'m RouteMatch>, paths: GroupPaths, most: usize) -> Self {
         let mut methods: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         let mut all_paths = Patterns::new();
         let mut headers: BTreeMap<String, Patterns<'_>> = BTreeMap::new();
@@ -124,18 +130,26 @@ impl Index {
             .into_iter()
             .filter_map(|(name, patterns)| {
                 let name = HeaderName::try_from(name).ok()?;
-                Some((name, FieldIndex::new(patterns, TextKind::Line)))
+                Some((name, FieldIndex::new(patterns, TextKind::Line, most)))
             })
             .collect();
         headers.sort_by_key(|(_, field)| Reverse(field.conditional.size()));
         Self {
             rules: count,
             methods: methods.into_iter().map(|(method, places)| (method.to_owned(), RuleSet::of(places))).collect(),
-            paths: (paths == GroupPaths::Own).then(|| ValueIndex::new(all_paths, TextKind::Line)),
+            paths: (paths == GroupPaths::Own).then(|| ValueIndex::new(all_paths, TextKind::Line, most)),
             headers,
-            parameters: parameters.into_values().map(|patterns| FieldIndex::new(patterns, TextKind::Lines)).collect(),
+            parameters: parameters
+                .into_values()
+                .map(|patterns| FieldIndex::new(patterns, TextKind::Lines, most))
+                .collect(),
             names,
         }
+    }
+
+    fn automata(&self) -> usize {
+        let fields = self.headers.iter().map(|(_, field)| field).chain(&self.parameters);
+        fields.map(|field| &field.values).chain(&self.paths).map(ValueIndex::automata).max().unwrap_or_default()
     }
 
     /// The rules that match. The sets are empty, and of the size of the group.
@@ -176,10 +190,10 @@ impl Index {
 }
 
 impl FieldIndex {
-    fn new(patterns: Patterns<'_>, kind: TextKind) -> Self {
+    fn new(patterns: Patterns<'_>, kind: TextKind, most: usize) -> Self {
         let mut places: Vec<usize> = patterns.values().flatten().copied().collect();
         places.sort_unstable();
-        Self { conditional: RuleSet::of(places), values: ValueIndex::new(patterns, kind) }
+        Self { conditional: RuleSet::of(places), values: ValueIndex::new(patterns, kind, most) }
     }
 
     /// Removes the rules that want another value.

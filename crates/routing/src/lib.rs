@@ -1,4 +1,4 @@
-//! Routes: which rule a request follows, and what the rule makes of its head. Pure functions of
+//! Routes: finds the rule that a request follows, and applies it to the head. Pure functions of
 //! checked routes ([`leno_model::HttpRoute`]) and request heads.
 //!
 //! A [`RouteTable`] has the rules for one host, or for one callee. Its order is that of the Gateway

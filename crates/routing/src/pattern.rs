@@ -9,6 +9,9 @@ use regex_syntax::hir::{Class, ClassBytes, ClassBytesRange, Hir, HirKind, Look, 
 /// gRPC, each of 1024.
 pub(crate) const MAX_LENGTH: usize = 2560;
 
+/// Alternatives at an end of an expression that become separate patterns.
+const MAX_ALTERNATIVES: usize = 4;
+
 /// Whether a text can have a line's end in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TextKind {
@@ -38,8 +41,8 @@ impl Pattern {
     }
 
     /// A regular expression: RE2's syntax, where a class such as `\w` stands for ASCII bytes, and a
-    /// dot for any byte except a line's end.
-    pub(crate) fn regex(text: &str, kind: TextKind) -> Result<Self, String> {
+    /// dot for any byte except a line's end. A text that it matches matches one of the patterns.
+    pub(crate) fn regex(text: &str, kind: TextKind) -> Result<Vec<Self>, String> {
         if text.len() > MAX_LENGTH {
             return Err(format!("a regular expression of {} bytes: expected at most {MAX_LENGTH}", text.len()));
         }
@@ -52,10 +55,7 @@ impl Pattern {
             };
             format!("`{}` is not a regular expression: {what} at character {at}", text.escape_debug())
         })?;
-        let mut parts: Vec<Hir> = match without_group(&hir).kind() {
-            HirKind::Concat(parts) => parts.clone(),
-            _ => vec![hir],
-        };
+        let mut parts = concatenated(&hir);
         // A whole text has to match anyway.
         while parts.first().is_some_and(|part| *part.kind() == HirKind::Look(Look::Start)) {
             parts.remove(0);
@@ -63,25 +63,64 @@ impl Pattern {
         while parts.last().is_some_and(|part| *part.kind() == HirKind::Look(Look::End)) {
             parts.pop();
         }
-        let mut pattern = Self { hir: Hir::empty(), floats: false, is_open: false };
-        if parts.iter().all(|part| part.properties().look_set().is_empty()) {
-            if let Some(least) = parts.last().and_then(|part| any_text(part, kind)) {
-                parts.pop();
-                parts.extend(least);
-                pattern.is_open = true;
-            }
-            if let Some(least) = parts.first().and_then(|part| any_text(part, kind)) {
-                parts.splice(..1, least);
-                pattern.floats = true;
+        if parts.iter().any(|part| !part.properties().look_set().is_empty()) {
+            return Ok(vec![Self { hir: Hir::concat(parts), floats: false, is_open: false }]);
+        }
+        let mut patterns = Vec::new();
+        for (parts, is_open) in without_end(parts, End::Last, kind) {
+            for (parts, floats) in without_end(parts, End::First, kind) {
+                patterns.push(Self { hir: Hir::concat(parts), floats, is_open });
             }
         }
-        pattern.hir = Hir::concat(parts);
-        Ok(pattern)
+        Ok(patterns)
     }
 
     /// Whether it depends on more than the text that it matches: `\b`, or `^` and `$` inside.
     pub(crate) fn looks_around(&self) -> bool {
         !self.hir.properties().look_set().is_empty()
+    }
+}
+
+/// An end of an expression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    First,
+    Last,
+}
+
+/// The alternatives of an expression without the part at one end that matches any text, and whether
+/// there was such a part. `a(;.*)?` has two alternatives: `a`, and `a;` before any text.
+fn without_end(parts: Vec<Hir>, end: End, kind: TextKind) -> Vec<(Vec<Hir>, bool)> {
+    let part_of = |parts: &[Hir]| if end == End::First { parts.first().cloned() } else { parts.last().cloned() };
+    let replaced = |parts: &[Hir], by: Vec<Hir>| match end {
+        End::First => [&by, parts.get(1..).unwrap_or_default()].concat(),
+        End::Last => [parts.get(..parts.len().saturating_sub(1)).unwrap_or_default(), &by].concat(),
+    };
+    let Some(part) = part_of(&parts) else { return vec![(parts, false)] };
+    if let Some(least) = any_text(&part, kind) {
+        return vec![(replaced(&parts, least.into_iter().collect()), true)];
+    }
+    let alternatives: Vec<Vec<Hir>> = match without_group(&part).kind() {
+        HirKind::Repetition(Repetition { min: 0, max: Some(1), sub, .. }) => vec![vec![], concatenated(sub)],
+        HirKind::Alternation(alternatives) => alternatives.iter().map(concatenated).collect(),
+        _ => vec![],
+    };
+    let least = |one: &[Hir]| part_of(one).and_then(|part| any_text(&part, kind));
+    if alternatives.len() > MAX_ALTERNATIVES || !alternatives.iter().any(|one| least(one).is_some()) {
+        return vec![(parts, false)];
+    }
+    let without = |one: Vec<Hir>| match least(&one) {
+        Some(least) => (replaced(&parts, replaced(&one, least.into_iter().collect())), true),
+        None => (replaced(&parts, one), false),
+    };
+    alternatives.into_iter().map(without).collect()
+}
+
+/// The parts of an expression, one after another.
+fn concatenated(hir: &Hir) -> Vec<Hir> {
+    match without_group(hir).kind() {
+        HirKind::Concat(parts) => parts.clone(),
+        _ => vec![hir.clone()],
     }
 }
 
@@ -105,14 +144,15 @@ fn without_group(hir: &Hir) -> &Hir {
     }
 }
 
-/// Checks a regular expression of a route. The message says what is wrong.
+/// Checks a regular expression of a route. The message names the mistake.
 ///
 /// # Errors
 /// It is not RE2's syntax, or too large as an automaton.
 pub fn check_regex(text: &str) -> Result<(), String> {
     for kind in [TextKind::Line, TextKind::Lines] {
-        let pattern = Pattern::regex(text, kind)?;
-        if Automaton::bounded(&[(pattern, RuleSet::default())]).is_none() {
+        let patterns = Pattern::regex(text, kind)?;
+        let patterns: Vec<_> = patterns.into_iter().map(|pattern| (pattern, RuleSet::default())).collect();
+        if Automaton::bounded(&patterns).is_none() {
             let text = text.escape_debug();
             return Err(format!("`{text}` is too large as an automaton: repeat less often, or write several"));
         }

@@ -1,5 +1,4 @@
-//! A slow matcher that looks at each rule, for tests and fuzz targets: [`RouteTable`] finds what it
-//! finds.
+//! A slow matcher that looks at each rule: tests and fuzz targets compare [`RouteTable`] with it.
 //!
 //! [`RouteTable`]: crate::RouteTable
 

@@ -33,8 +33,8 @@ pub struct RequestOrigin<'r> {
     pub port: u16,
 }
 
-/// Status and `Location` of a redirect. `path` is normal, and `pattern` is the one of the rule that it
-/// matches. The query stays.
+/// Status and `Location` of a redirect. `path` is normal, and `pattern` is the one of the rule that
+/// it matches. The query stays.
 ///
 /// # Errors
 /// The redirect cannot be written.

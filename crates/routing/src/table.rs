@@ -4,6 +4,7 @@ use crate::group::{Group, GroupPaths, header_conditions, parameter_conditions};
 use crate::pattern::{MAX_LENGTH, check_regex};
 use crate::request::RequestParts;
 use crate::tree::{Node, Slot, is_below};
+use crate::values::MAX_AUTOMATA;
 use http::HeaderName;
 use leno_model::{HttpRouteKind, PathPattern, Precedence, RouteMatch, ValuePattern};
 use std::cmp::Reverse;
@@ -18,9 +19,9 @@ pub struct Entry<T> {
     pub route: String,
     /// Kind of the route.
     pub kind: HttpRouteKind,
-    /// What a request has to be.
+    /// The requests that follow it.
     pub pattern: RouteMatch,
-    /// What the rule leads to.
+    /// The rule's value, by which a caller knows it.
     pub value: T,
 }
 
@@ -30,7 +31,7 @@ pub struct Entry<T> {
 pub struct BadPattern {
     /// Name of the route.
     pub route: String,
-    /// What is wrong.
+    /// The mistake.
     pub reason: String,
 }
 
@@ -99,7 +100,8 @@ impl<T> RouteTable<T> {
     /// A table of these rules. Those of one route come in the order of its document.
     ///
     /// # Errors
-    /// A pattern is wrong or too large, or a path is not absolute.
+    /// A pattern is wrong or too large, a path is not absolute, or regular expressions have too
+    /// little in common: a request would read a text more than 32 times.
     pub fn new(precedence: Precedence, entries: impl IntoIterator<Item = Entry<T>>) -> Result<Self, BadPattern> {
         let mut table = Self::empty(precedence);
         let mut places: HashMap<Place, Vec<Arc<Entry<T>>>> = HashMap::new();
@@ -109,7 +111,8 @@ impl<T> RouteTable<T> {
             places.entry(table.place(entry.kind, &entry.pattern)).or_default().push(Arc::new(entry));
         }
         for (place, entries) in places {
-            table.put(&place, entries);
+            table.put(&place, entries, MAX_AUTOMATA);
+            table.check_automata(&place)?;
         }
         table.find_few();
         Ok(table)
@@ -123,9 +126,16 @@ impl<T> RouteTable<T> {
     pub fn insert(&mut self, entry: Entry<T>) -> Result<(), BadPattern> {
         check(&entry, &mut HashSet::new())?;
         let place = self.place(entry.kind, &entry.pattern);
-        let mut entries = self.slot(&place).as_ref().map(|group| group.entries().to_vec()).unwrap_or_default();
+        let before = self.slot(&place).clone();
+        let mut entries = before.as_ref().map(|group| group.entries().to_vec()).unwrap_or_default();
         entries.push(Arc::new(entry));
-        self.put(&place, entries);
+        self.put(&place, entries, MAX_AUTOMATA);
+        if let Err(bad) = self.check_automata(&place) {
+            self.rules -= 1;
+            *self.slot(&place) = before;
+            self.prune(&place);
+            return Err(bad);
+        }
         self.find_few();
         Ok(())
     }
@@ -137,7 +147,7 @@ impl<T> RouteTable<T> {
         let is_left = |entry: &&Arc<Entry<T>>| entry.pattern.path != pattern.path || !is_removed(&entry.value);
         let entries: Vec<_> = group.entries().iter().filter(is_left).cloned().collect();
         if entries.len() < group.entries().len() {
-            self.put(&place, entries);
+            self.put(&place, entries, usize::MAX);
         }
         self.prune(&place);
         self.find_few();
@@ -212,7 +222,7 @@ impl<T> RouteTable<T> {
         }
     }
 
-    fn put(&mut self, place: &Place, mut entries: Vec<Arc<Entry<T>>>) {
+    fn put(&mut self, place: &Place, mut entries: Vec<Arc<Entry<T>>>, most: usize) {
         if self.precedence == Precedence::MostSpecific {
             entries.sort_by_cached_key(|entry| order(entry));
         }
@@ -221,9 +231,26 @@ impl<T> RouteTable<T> {
             _ => GroupPaths::Same,
         };
         let count = entries.len();
-        let group = if entries.is_empty() { None } else { Some(Arc::new(Group::new(entries, paths))) };
+        let group = if entries.is_empty() { None } else { Some(Arc::new(Group::new(entries, paths, most))) };
         let before = std::mem::replace(self.slot(place), group);
         self.rules = self.rules + count - before.map_or(0, |group| group.entries().len());
+    }
+
+    /// Refuses expressions that have too few states in common. The route is the last one that has
+    /// any.
+    fn check_automata(&mut self, place: &Place) -> Result<(), BadPattern> {
+        let Some(group) = self.slot(place).as_ref().filter(|group| group.automata() > MAX_AUTOMATA) else {
+            return Ok(());
+        };
+        let last = group.entries().iter().rfind(|entry| has_regex(&entry.pattern));
+        Err(BadPattern {
+            route: last.map(|entry| entry.route.clone()).unwrap_or_default(),
+            reason: format!(
+                "the regular expressions of the {} rules beside this one need more than {MAX_AUTOMATA} automata: use \
+                 fewer that have `.*` in the middle",
+                group.entries().len(),
+            ),
+        })
     }
 
     fn find_few(&mut self) {
@@ -266,7 +293,12 @@ fn order<T>(entry: &Entry<T>) -> impl Ord + use<T> {
     (Reverse(length), pattern.method.is_empty(), headers, parameters, route.clone())
 }
 
-fn check<'e, T>(entry: &Entry<T>, checked: &mut HashSet<String>) -> Result<(), BadPattern> {
+fn has_regex(pattern: &RouteMatch) -> bool {
+    let mut fields = pattern.headers.iter().chain(&pattern.query);
+    matches!(pattern.path, PathPattern::Regex(_)) || fields.any(|field| matches!(field.value, ValuePattern::Regex(_)))
+}
+
+fn check<T>(entry: &Entry<T>, checked: &mut HashSet<String>) -> Result<(), BadPattern> {
     let bad = |reason: String| BadPattern { route: entry.route.clone(), reason };
     let mut regex = |text: &str| {
         if checked.contains(text) {

@@ -1,9 +1,14 @@
-//! Patterns of one text (the path, a header field, a query parameter), and the rules that have them.
+//! Patterns of one text (the path, a header field, a query parameter), and the rules that have
+//! them.
 
 use crate::automaton::Automaton;
 use crate::pattern::{Pattern, TextKind};
 use crate::rule_set::RuleSet;
 use std::collections::{BTreeMap, HashMap};
+
+/// Most automata for one text: a request with a long head takes at most so many times as long as
+/// with one.
+pub(crate) const MAX_AUTOMATA: usize = 32;
 
 /// A pattern of texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,27 +35,32 @@ pub(crate) struct ValueIndex {
 }
 
 impl ValueIndex {
-    /// The patterns are checked: [`crate::check_regex`].
-    pub(crate) fn new(patterns: Patterns<'_>, kind: TextKind) -> Self {
+    /// The patterns are checked: [`crate::check_regex`]. With more than `most` automata it is not
+    /// complete.
+    pub(crate) fn new(patterns: Patterns<'_>, kind: TextKind, most: usize) -> Self {
         let mut exact = HashMap::new();
         let mut others = Vec::new();
         for (pattern, places) in patterns {
             let rules = RuleSet::of(places);
-            let pattern = match pattern {
+            match pattern {
                 TextPattern::Exact(text) => {
                     exact.insert(text.as_bytes().into(), rules);
-                    continue;
                 }
-                TextPattern::Prefix(text) => Pattern::literal(text.as_bytes(), true),
-                TextPattern::Folder(text) => Pattern::literal(&[text.as_bytes(), b"/"].concat(), true),
-                TextPattern::Regex(text) => match Pattern::regex(text, kind) {
-                    Ok(pattern) => pattern,
-                    Err(_) => continue,
-                },
-            };
-            others.push((pattern, rules));
+                TextPattern::Prefix(text) => others.push((Pattern::literal(text.as_bytes(), true), rules)),
+                TextPattern::Folder(text) => {
+                    others.push((Pattern::literal(&[text.as_bytes(), b"/"].concat(), true), rules));
+                }
+                TextPattern::Regex(text) => {
+                    let patterns = Pattern::regex(text, kind).unwrap_or_default();
+                    others.extend(patterns.into_iter().map(|pattern| (pattern, rules.clone())));
+                }
+            }
         }
-        Self { exact, automata: Automaton::all(others), kind }
+        Self { exact, automata: Automaton::all(others, most), kind }
+    }
+
+    pub(crate) fn automata(&self) -> usize {
+        self.automata.len()
     }
 
     /// Adds the rules whose pattern `text` matches.

@@ -12,8 +12,9 @@ use std::collections::HashMap;
 
 /// States with more edges get a row.
 const MAX_EDGES: usize = 6;
-/// Steps of building for each byte that the automaton may have.
+/// Steps of building for each byte that the automaton may have, and those that each may take.
 const STEPS_PER_BYTE: usize = 16;
+const MIN_STEPS: usize = 2_000_000;
 
 /// The states of the patterns after a text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -44,10 +45,15 @@ pub(super) struct Builder<'p> {
     patterns: &'p [(Pattern, RuleSet)],
     nfa: NFA,
     looks: bool,
+    /// Number of classes of bytes.
+    classes: usize,
     places: Vec<Place>,
     ids: HashMap<Place, u32>,
-    /// The moves of the patterns that any text can come before.
-    floating: Moves,
+    /// The patterns that any text can come before: those that match it, where the bytes of their
+    /// moves begin and end, and the next states by class.
+    floating_matches: Vec<u32>,
+    floating_cuts: Vec<u16>,
+    floating_items: Vec<Vec<u32>>,
     outputs: HashMap<Vec<u32>, u32>,
     /// Marks of the states that [`Self::close`] has seen.
     seen: Vec<u32>,
@@ -67,10 +73,12 @@ impl<'p> Builder<'p> {
             .nfa_size_limit(Some(limit.saturating_mul(STEPS_PER_BYTE)));
         let expressions: Vec<&Hir> = patterns.iter().map(|(pattern, _)| &pattern.hir).collect();
         let nfa = thompson::Compiler::new().configure(config).build_many_from_hir(&expressions).ok()?;
+        let classes = Classes::of(&nfa);
         let built = Automaton {
             states: Vec::new(),
             edges: Vec::new(),
-            rows: vec![[0; 256]],
+            rows: vec![0; classes.count],
+            classes: classes.of_bytes,
             outputs: vec![RuleSet::default()],
             start: 0,
         };
@@ -78,10 +86,13 @@ impl<'p> Builder<'p> {
             patterns,
             looks: !nfa.look_set_any().is_empty(),
             seen: vec![0; nfa.states().len()],
+            classes: classes.count,
             nfa,
             places: Vec::new(),
             ids: HashMap::new(),
-            floating: Moves::default(),
+            floating_matches: Vec::new(),
+            floating_cuts: Vec::new(),
+            floating_items: Vec::new(),
             outputs: HashMap::from([(Vec::new(), 0)]),
             round: 0,
             limit,
@@ -97,19 +108,28 @@ impl<'p> Builder<'p> {
         let (floating, fixed) = self.starts();
         if !floating.is_empty() {
             let items = self.close(&floating, Neighbour::Edge, Neighbour::Edge);
-            self.floating = self.moves(&items);
-            let mut row = [0; 256];
+            let Moves { moves, matches } = self.moves(&items);
+            self.floating_cuts = moves.iter().flat_map(ends).chain([10, 11]).collect();
+            self.floating_cuts.sort_unstable();
+            self.floating_cuts.dedup();
+            self.floating_matches = matches;
+            let mut row = Vec::with_capacity(self.classes);
             for byte in 0..=u8::MAX {
-                let next = targets(&self.floating.moves, byte);
-                row[usize::from(byte)] = self.id(Neighbour::Edge, byte != b'\n', &next);
+                if usize::from(self.built.classes[usize::from(byte)]) == row.len() {
+                    let items = targets(&moves, byte);
+                    row.push(self.id(Neighbour::Edge, byte != b'\n', &items));
+                    self.floating_items.push(items);
+                }
             }
-            self.built.rows.push(row);
+            self.built.rows.extend(row);
         }
         self.built.start = self.id(Neighbour::Edge, !floating.is_empty(), &fixed);
         let mut at = 0;
         while let Some(place) = self.places.get(at).cloned() {
             self.add_state(&place);
-            if self.size > self.limit || self.steps > self.limit.saturating_mul(STEPS_PER_BYTE) {
+            if self.size > self.limit
+                || self.steps > self.limit.saturating_mul(STEPS_PER_BYTE).saturating_add(MIN_STEPS)
+            {
                 return None;
             }
             at += 1;
@@ -145,8 +165,8 @@ impl<'p> Builder<'p> {
         let mut matches = own.matches;
         let mut cuts: Vec<u16> = own.moves.iter().flat_map(ends).collect();
         if place.floats {
-            matches.extend(&self.floating.matches);
-            cuts.extend(self.floating.moves.iter().flat_map(ends).chain([10, 11]));
+            matches.extend(&self.floating_matches);
+            cuts.extend(&self.floating_cuts);
         }
         cuts.sort_unstable();
         cuts.dedup();
@@ -159,7 +179,7 @@ impl<'p> Builder<'p> {
                 continue;
             }
             if place.floats {
-                items.extend(targets(&self.floating.moves, first));
+                items.extend(&self.floating_items[usize::from(self.built.classes[usize::from(first)])]);
             }
             let before = if self.looks { Neighbour::of(first) } else { Neighbour::Edge };
             let next = self.id(before, place.floats && first != b'\n', &items);
@@ -169,16 +189,18 @@ impl<'p> Builder<'p> {
                 _ => edges.push(Edge { first, last, next }),
             }
         }
-        let mut row = u32::from(place.floats);
-        if edges.len() > MAX_EDGES {
-            let mut whole = self.built.rows[row as usize];
+        let mut row = if place.floats { self.classes } else { 0 };
+        if edges.len() > MAX_EDGES || size_of_val(&*edges) > self.classes * size_of::<u32>() {
+            let first = std::mem::replace(&mut row, self.built.rows.len());
+            self.built.rows.extend_from_within(first..first + self.classes);
             for edge in edges.drain(..) {
-                whole[usize::from(edge.first)..=usize::from(edge.last)].fill(edge.next);
+                for byte in edge.first..=edge.last {
+                    self.built.rows[row + usize::from(self.built.classes[usize::from(byte)])] = edge.next;
+                }
             }
-            row = u32::try_from(self.built.rows.len()).unwrap_or_default();
-            self.built.rows.push(whole);
-            self.size += size_of_val(&whole);
+            self.size += self.classes * size_of::<u32>();
         }
+        let row = u32::try_from(row).unwrap_or_default();
         self.size += size_of_val(&*edges);
         let (open, closed) = matches.into_iter().partition(|id| self.patterns[*id as usize].0.is_open);
         let (open, closed) = (self.output(open), self.output(closed));
@@ -274,6 +296,44 @@ impl<'p> Builder<'p> {
 impl Moves {
     fn add(&mut self, trans: &thompson::Transition) {
         self.moves.push(Move { first: trans.start, last: trans.end, item: trans.next.as_u32() });
+    }
+}
+
+/// Classes of bytes, in the order of bytes: the bytes of one have the same edges everywhere.
+struct Classes {
+    of_bytes: Box<[u8; 256]>,
+    count: usize,
+}
+
+impl Classes {
+    fn of(nfa: &NFA) -> Self {
+        // Expressions that any text can come before end at a line's end.
+        let mut begins = [false; 257];
+        begins[10] = true;
+        begins[11] = true;
+        let mut range = |first: u8, last: u8| {
+            begins[usize::from(first)] = true;
+            begins[usize::from(last) + 1] = true;
+        };
+        if !nfa.look_set_any().is_empty() {
+            let ranges = Neighbour::BYTES.into_iter().flat_map(Neighbour::ranges);
+            ranges.for_each(|(first, last)| range(*first, *last));
+        }
+        for state in nfa.states() {
+            match state {
+                thompson::State::ByteRange { trans } => range(trans.start, trans.end),
+                thompson::State::Sparse(sparse) => sparse.transitions.iter().for_each(|one| range(one.start, one.end)),
+                thompson::State::Dense(_) => (0..=u8::MAX).for_each(|byte| range(byte, byte)),
+                _ => {}
+            }
+        }
+        let mut of_bytes = Box::new([0; 256]);
+        let mut class = 0;
+        for byte in 1..256 {
+            class += u8::from(begins[byte]);
+            of_bytes[byte] = class;
+        }
+        Self { of_bytes, count: usize::from(class) + 1 }
     }
 }
 

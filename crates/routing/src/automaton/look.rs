@@ -2,7 +2,7 @@
 
 use regex_automata::util::look::Look;
 
-/// What a byte is to those conditions.
+/// A byte, as far as those conditions look at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Neighbour {
     /// There is no byte: the text begins or ends here.

@@ -5,8 +5,11 @@ use proptest::prelude::*;
 
 /// Automata for patterns: the rule of each is its place.
 fn automata(patterns: &[&str], kind: TextKind) -> Vec<Automaton> {
-    let pattern = |(place, text): (usize, &&str)| (Pattern::regex(text, kind).unwrap(), RuleSet::of([place]));
-    Automaton::all(patterns.iter().enumerate().map(pattern).collect())
+    let pattern = |(place, text): (usize, &&str)| {
+        let patterns = Pattern::regex(text, kind).unwrap().into_iter();
+        patterns.map(move |pattern| (pattern, RuleSet::of([place])))
+    };
+    Automaton::all(patterns.iter().enumerate().flat_map(pattern).collect(), usize::MAX)
 }
 
 fn matching(automata: &[Automaton], text: &[u8], kind: TextKind) -> Vec<usize> {
@@ -56,6 +59,14 @@ fn whole_texts_match() {
         ("a$b", "ab", false),
         ("(?:^a|b$)+", "ab", true),
         ("GET|POST", "POST", true),
+        ("^(.*?; ?)?(user=a)(;.*)?$", "b=c;user=a", true),
+        ("^(.*?; ?)?(user=a)(;.*)?$", "user=a; b=c", true),
+        ("^(.*?; ?)?(user=a)(;.*)?$", "user=ab", false),
+        ("^(.*?; ?)?(user=a)(;.*)?$", "buser=a", false),
+        ("(.*)?", "a", true),
+        ("(a|.*b)(c|d.*)", "xbd", true),
+        ("(a|.*b)(c|d.*)", "adx", true),
+        ("(a|.*b)(c|d.*)", "xac", false),
     ] {
         let found = matching(&automata(&[pattern], TextKind::Lines), text.as_bytes(), TextKind::Lines);
         assert_eq!(!found.is_empty(), expected, "{pattern} {text}");
@@ -71,6 +82,8 @@ fn what_many_have_in_common_is_read_once() {
         |i: usize| format!(".*token-{i:04}.*"),
         |i: usize| format!("(?i)tenant-{i:04}-.*"),
         |i: usize| format!(".*/v[0-9]+/item-{i:04}"),
+        |i: usize| format!("^(.*?; ?)?(user=name-{i:04})(;.*)?$"),
+        |i: usize| format!("(x|.*; )user-{i:04}(,|;.*)"),
     ] {
         let patterns: Vec<String> = (0..1000).map(form).collect();
         let texts: Vec<&str> = patterns.iter().map(String::as_str).collect();
@@ -121,7 +134,7 @@ proptest! {
 
     #[test]
     fn many_patterns_mean_what_each_means(
-        patterns in prop::collection::vec(r"(\.\*|\.\+|\^|\(\.\*\))?[ab.|*+?\[\]-]{0,6}(\\b|\$|\^)?[ab.]{0,3}(\.\*|\.\+|\$|\(\.\*\))?", 1..8),
+        patterns in prop::collection::vec(r"(\.\*|\(\.\*a\)\?|\(a\|\.\*b\)|\.\+|\^|\(\.\*\))?[ab.|*+?\[\]-]{0,6}(\\b|\$|\^)?[ab.]{0,3}(\.\*|\.\+|\$|\(\.\*\)|\(b\.\*\)\?|\(\.\+\|b\))?", 1..8),
         texts in prop::collection::vec("[abc\n]{0,8}", 1..6),
         kind in kinds(),
     ) {

@@ -260,6 +260,25 @@ fn bad_patterns_are_refused_with_their_route() {
 }
 
 #[test]
+fn expressions_with_too_little_in_common_are_refused() {
+    // Two of these are too large for one automaton.
+    let rule = |index: usize| entry(&format!("a/r{index:02}"), regex(&format!("/r{index:02}/[ab]*a[ab]{{10}}")), index);
+    let error = RouteTable::new(Precedence::MostSpecific, (0..40).map(rule)).unwrap_err();
+    assert!(error.to_string().starts_with("route a/r39: ") && error.reason.contains("32 automata"), "{error}");
+    let mut rules = RouteTable::new(Precedence::MostSpecific, (0..31).map(rule)).unwrap();
+    rules.insert(rule(31)).unwrap();
+    assert_eq!(rules.insert(rule(32)).unwrap_err().route, "a/r32");
+    assert_eq!(rules.entries().count(), 32);
+    let found = |rules: &RouteTable<usize>, index: usize| {
+        let request = Request::new(&format!("GET /r{index:02}/{}", "a".repeat(20)));
+        rules.find(&request.parts(), |_| true).map(|entry| entry.value)
+    };
+    assert!((0..40).all(|index| found(&rules, index) == (index < 32).then_some(index)));
+    rules.remove(HttpRouteKind::Http, &rule(7).pattern, |value| *value == 7);
+    assert!((0..40).all(|index| found(&rules, index) == (index < 32 && index != 7).then_some(index)));
+}
+
+#[test]
 fn a_copy_stays_as_it_was() {
     let mut rules = RouteTable::empty(Precedence::MostSpecific);
     for index in 0..100 {
