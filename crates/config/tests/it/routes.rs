@@ -580,7 +580,12 @@ fn routes_of_functions_are_for_their_callers() {
         http("shop/name", "parentRefs: [{kind: Service, group: '', name: stock, sectionName: http}]"),
         http("shop/other", "parentRefs: [{kind: Bucket, group: example.com, name: stock}]"),
     ];
-    let snapshot = parse(&[&functions(), &documents.concat()]);
+    // Calls need no grant, and requests of the gateway do.
+    let foreign = http(
+        "shop/foreign",
+        "parentRefs: [{kind: Service, group: '', name: stock-v2}, {name: web, namespace: infra}]\nhostnames: [a.example]\nrules: [{backendRefs: [{name: posts, namespace: blog, port: 80}]}]",
+    );
+    let snapshot = parse(&[GATEWAY, &functions(), &documents.concat(), &foreign]);
     let routes = |caller: &str| -> Vec<(String, Option<u16>)> {
         let config = snapshot.function_config(&caller.parse().unwrap()).unwrap();
         let callees = config.callees.iter().filter(|callee| callee.id.name == "stock");
@@ -594,6 +599,12 @@ fn routes_of_functions_are_for_their_callers() {
         let refused = "Accepted=False NoMatchingParent, ResolvedRefs=True ResolvedRefs";
         assert_eq!(conditions(&snapshot, name), [refused], "{name}");
     }
+    assert_eq!(
+        conditions(&snapshot, "shop/foreign"),
+        [ACCEPTED, "Accepted=True Accepted, ResolvedRefs=False RefNotPermitted"]
+    );
+    let foreign = attached(&snapshot, "shop/foreign");
+    assert_eq!(foreign.len(), 1);
     let warnings = warnings(&snapshot);
     let refused = "`shop/front` calls `shop/stock`, and `shop/stock-v2` is not among its callees";
     assert!(warnings.iter().any(|warning| warning.contains(refused)), "{warnings:?}");

@@ -60,7 +60,8 @@ impl<'a> Grants<'a> {
 /// The objects to which references of a route can lead.
 pub(super) struct References<'a> {
     pub functions: &'a BTreeMap<FunctionId, Function>,
-    pub grants: &'a Grants<'a>,
+    /// `None`: calls need no grant, because policies decide which function may call which.
+    pub grants: Option<&'a Grants<'a>>,
     /// Namespace and kind of the route.
     pub namespace: &'a str,
     pub kind: HttpRouteKind,
@@ -105,14 +106,14 @@ impl References<'_> {
             ("BackendNotFound", format!("there is no {what} `{shown}`"), fix)
         };
         let found = FunctionId::new(namespace, written).ok().and_then(|id| self.functions.get_key_value(&id));
-        // A route must not learn whether another namespace has a function of this name.
-        if namespace != self.namespace {
+        // A route of a gateway must not learn whether another namespace has a function of this name.
+        if let Some(grants) = self.grants.filter(|_| namespace != self.namespace) {
             let mut kinds = vec![("", "Service")];
             match found {
                 Some((_, function)) if matches!(function.run, Run::Egress(_)) => kinds.push((LENO, "External")),
                 _ => kinds.extend([(LENO, "Function"), (LENO, "Revision")]),
             }
-            if !self.grants.permit((self.kind, self.namespace), (namespace, written), &kinds) {
+            if !grants.permit((self.kind, self.namespace), (namespace, written), &kinds) {
                 let message = format!("no ReferenceGrant of the namespace lets routes refer to `{shown}`");
                 let fix = "add one there, with this route's namespace and kind in `from`";
                 return Err(("RefNotPermitted", message, fix));

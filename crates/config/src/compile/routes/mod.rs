@@ -21,7 +21,9 @@ use super::{Documents, TypedDocument};
 use crate::problem::{Origin, Problem};
 use crate::route_status::{CONTROLLER, Condition, ParentStatus, RouteReport, RouteStatus, kind_name};
 use crate::snapshot::{Function, Routes};
-use leno_gateway_api::{GRPCRouteRule, GatewayDefaultScope, HTTPRouteRule, ParentReference, ReferenceGrant, Resource};
+use leno_gateway_api::{
+    GROUP, GRPCRouteRule, GatewayDefaultScope, HTTPRouteRule, ParentReference, ReferenceGrant, Resource,
+};
 use leno_model::{AttachedRoute, FunctionId, GatewayRoutes, HttpRoute, HttpRouteKind, MeshConfig, Precedence};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -83,10 +85,16 @@ pub(super) fn routes<'a>(
     let mut parents = Parents::new(gateways, functions);
     let (mut compiled, mut statuses) = (Vec::new(), Vec::new());
     for route in written.into_iter().take_while(|_| !documents.effort.is_over()) {
-        let rules = route.rules(functions, &grants, doubts);
-        let (status, in_force) = route.attach(&rules, &mut parents, claims, problems, doubts);
+        let (for_gateways, for_calls): (Vec<_>, Vec<_>) =
+            route.parents.iter().partition(|parent| parent.group == GROUP);
+        let for_calls = !for_calls.is_empty();
+        let of_calls = for_calls.then(|| route.rules(functions, None, doubts));
+        let of_gateways =
+            (!for_calls || !for_gateways.is_empty()).then(|| route.rules(functions, Some(&grants), doubts));
+        let (status, in_force) =
+            route.attach([of_gateways.as_ref(), of_calls.as_ref()], &mut parents, claims, problems, doubts);
         statuses.push(status);
-        compiled.push(PlacedRoute { in_force, ..rules.placed });
+        compiled.extend(of_gateways.or(of_calls).map(|rules| PlacedRoute { in_force, ..rules.placed }));
     }
     statuses.extend(documents.gateway_api.iter().filter_map(|placed| without_effect(placed, doubts)));
     statuses
@@ -116,11 +124,11 @@ impl<'a> WrittenRoute<'a> {
         Some(Self { placed, namespace: &metadata.namespace, name: &metadata.name, kind, parents, hostnames, rules })
     }
 
-    /// Compiles its rules.
+    /// Compiles its rules. `grants`: `None` for calls.
     fn rules(
         &self,
         functions: &BTreeMap<FunctionId, Function>,
-        grants: &Grants<'_>,
+        grants: Option<&Grants<'_>>,
         doubts: &RefCell<Vec<Problem>>,
     ) -> RuleSet {
         let unresolved = RefCell::default();
@@ -171,10 +179,11 @@ impl<'a> WrittenRoute<'a> {
         }
     }
 
-    /// Attaches it to its parents. Returns its status, and whether it is in force anywhere.
+    /// Attaches it to its parents: Gateways, and functions whose calls follow it. Returns its status,
+    /// and whether it is in force anywhere.
     fn attach(
         &self,
-        rules: &RuleSet,
+        [of_gateways, of_calls]: [Option<&RuleSet>; 2],
         parents: &mut Parents<'a>,
         claims: &mut Claims<'a>,
         problems: &RefCell<Vec<Problem>>,
@@ -201,6 +210,7 @@ impl<'a> WrittenRoute<'a> {
         let (mut statuses, mut in_force) = (Vec::new(), false);
         for (index, parent) in self.parents.iter().enumerate() {
             let place = list.element(index);
+            let Some(rules) = (if parent.group == GROUP { of_gateways } else { of_calls }) else { continue };
             let outcome = match rules.placed.route.rules.is_empty() && !rules.dropped.is_empty() {
                 true => Some(Err(rules.invalid())),
                 false => parents.attach(self, &rules.placed.route, parent, (&spec, &place), claims, doubts),
