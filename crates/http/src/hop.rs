@@ -13,7 +13,7 @@ pub const TIMEOUT: HeaderName = HeaderName::from_static("x-leno-timeout");
 pub const RETRY: HeaderName = HeaderName::from_static("x-leno-retry");
 /// The request is a call to an authorizer. Over HTTP/1.1, no other request uses its connection.
 pub const UNSHARED: HeaderName = HeaderName::from_static("x-leno-unshared");
-/// What the route that the caller's sidecar followed decides: [`RouteTerms`].
+/// The decisions of the route that the caller's sidecar followed: [`RouteTerms`].
 pub const ROUTE: HeaderName = HeaderName::from_static("x-leno-route");
 /// The gateway's client: `<scheme> <port> <address>`. Accepted from the gateway's identity only.
 pub const CLIENT: HeaderName = HeaderName::from_static("x-leno-client");
@@ -52,7 +52,7 @@ impl Client {
     }
 }
 
-/// What a route decides in place of the callee's configuration.
+/// The decisions of a route in place of the callee's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteTerms {
     /// The callee sets no time limit: the caller's sidecar has one, or none.

@@ -64,7 +64,7 @@ pub(crate) struct Exchange {
     pub is_unshared: bool,
     /// Another node's gateway let the request in: the peer, scheme and port are the client's.
     pub via_gateway: bool,
-    /// What the route that the caller's sidecar followed decides; `None`: nothing.
+    /// The decisions of the route that the caller's sidecar followed; `None`: none.
     pub hop_terms: Option<Box<hop::RouteTerms>>,
     /// The certificate that identifies the caller; `None`: the caller is identified by other means.
     pub certificate: Option<PeerCertificate>,

@@ -1,6 +1,6 @@
 //! Copies of requests for other back ends, as routes say.
 //!
-//! A copy is a call of its own: the judge decides about it, and it has a record. Nothing waits for
+//! A copy is a separate call: the judge decides about it, and it has a record. Nothing waits for
 //! it, no instance starts for it, and its response is discarded. A copy that cannot follow its
 //! request is cut off.
 

@@ -161,7 +161,7 @@ impl FollowedRoute {
         self.matched.rule.spec.filters.iter().chain(&self.backend().filters)
     }
 
-    /// Changes the head as the rule and the back end say. What is judged is the changed head.
+    /// Changes the head as the rule and the back end say. The judge sees the changed head.
     pub(super) fn apply(&self, exchange: &Exchange, head: &mut request::Parts) -> Result<(), Failure> {
         let (mut host, mut path) = (None, None);
         for filter in self.filters() {

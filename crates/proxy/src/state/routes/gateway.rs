@@ -29,7 +29,7 @@ struct Listener {
     any: Option<Rules>,
 }
 
-/// What a request of a gateway leads to.
+/// The destination of a request at a gateway.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Exposure<'r> {
     /// A function that is exposed there.
@@ -104,7 +104,7 @@ impl GatewayTables {
         self.listeners.is_empty()
     }
 
-    /// What is there at this port, authority and request. The listener with the most specific host
+    /// The destination of a request at this port and authority. The listener with the most specific host
     /// has the request; functions are exposed at all listeners.
     pub(crate) fn find<'r>(
         &'r self,
@@ -140,7 +140,7 @@ impl GatewayTables {
     }
 }
 
-/// What is there at one of the hosts. `owners`: the namespaces that may have the request; `None`:
+/// The destination of a request among those of one host. `owners`: the namespaces that may have the request; `None`:
 /// all.
 fn at_host<'r>(
     list: &'r [PathRoute],
