@@ -47,7 +47,7 @@ impl PermittedRequest {
 
     /// Takes the authorizers to ask: indices of the function's authorizers.
     pub(crate) fn take_asks(&mut self) -> Vec<u16> {
-        std::mem::take(&mut self.permit.asks)
+        std::mem::take(&mut self.permit.asks).into_vec()
     }
 
     /// The head as it would be forwarded.
@@ -155,7 +155,7 @@ pub struct Permit {
     own_terms: Option<Box<Target>>,
     /// The authorizers to ask: indices of the function's authorizers. They are checked when the
     /// permit is made.
-    asks: Vec<u16>,
+    asks: Box<[u16]>,
     response_edits: RefCell<Vec<Edit>>,
     /// The extensions' state for the response.
     pub(super) response_extensions: RefCell<ResponseExtensions>,
@@ -261,7 +261,7 @@ impl Evaluation<'_> {
             trace: self.span,
             terms: *terms,
             own_terms: None,
-            asks: asks.clone(),
+            asks: asks.as_slice().into(),
             entry: self.input.entry.clone(),
             direction: self.input.direction,
             target: state.health.clone(),

@@ -84,7 +84,7 @@ pub(super) fn follow(
         let reason = path.as_ref().err().copied().unwrap_or(Ambiguous::AnotherReading);
         let refused = |ambiguous: Ambiguous| Failure::from(HeadError::Path(ambiguous.words()));
         let readings = Readings::as_received(head.uri.path()).map_err(refused)?;
-        if !sends_as_received || !readings.iter().all(|path| is_unanimous(path)) {
+        if !sends_as_received || !readings.iter().all(is_unanimous) {
             return Err(refused(reason).into());
         }
     }
