@@ -5,7 +5,7 @@
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
-    ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, SET_COOKIE, VARY,
+    ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, COOKIE, ORIGIN, SET_COOKIE, VARY,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use leno_model::Cors;
@@ -63,6 +63,9 @@ pub fn response(cors: &Cors, request: &HeaderMap, response: &mut HeaderMap) {
         response.append(VARY, HeaderValue::from(ORIGIN));
     }
     let Some(origin) = allowed_origin(cors, request) else { return };
+    if !cors.allow_credentials && has_credentials(request) {
+        return;
+    }
     let exposed = match is_any(&cors.expose_headers) && cors.allow_credentials {
         true => {
             let names: BTreeSet<_> =
@@ -114,6 +117,11 @@ fn list(items: impl IntoIterator<Item: AsRef<str>>) -> Option<HeaderValue> {
         text.push_str(item.as_ref());
     }
     if text.is_empty() { None } else { HeaderValue::try_from(text).ok() }
+}
+
+/// Whether a request has credentials. Preflight requests never have any.
+fn has_credentials(request: &HeaderMap) -> bool {
+    request.contains_key(COOKIE) || request.contains_key(AUTHORIZATION)
 }
 
 /// The request's origin, if its pages are allowed.

@@ -169,3 +169,17 @@ fn the_gateway_alone_decides_about_responses() {
     response(&cors(&["https://a.example"]), &HeaderMap::new(), &mut answer);
     assert_eq!(answer, headers(&[("vary", "accept, Origin")]));
 }
+
+#[test]
+fn without_credentials_no_page_reads_the_response_to_a_request_that_has_them() {
+    for field in [("cookie", "a=b"), ("authorization", "Bearer x")] {
+        let request = headers(&[("origin", "https://a.example"), field]);
+        let answered = |cors: Cors| {
+            let mut answer = HeaderMap::new();
+            response(&cors, &request, &mut answer);
+            answer.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN)
+        };
+        assert!(!answered(cors(&["*"])) && !answered(cors(&["https://a.example"])));
+        assert!(answered(Cors { allow_credentials: true, ..cors(&["*"]) }));
+    }
+}

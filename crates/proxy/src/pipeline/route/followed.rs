@@ -121,10 +121,16 @@ fn answer(
     Ok(None)
 }
 
+/// The fields by which CORS decides about the response. Credentials count by their presence alone.
 fn origin(rule: &Rule, head: &request::Parts) -> HeaderMap {
-    let has_cors = rule.spec.filters.iter().any(|filter| matches!(filter, RouteFilter::Cors(_)));
-    let origins = head.headers.get_all(header::ORIGIN).iter().filter(|_| has_cors);
-    origins.map(|origin| (header::ORIGIN, head::own(origin))).collect()
+    if !rule.spec.filters.iter().any(|filter| matches!(filter, RouteFilter::Cors(_))) {
+        return HeaderMap::new();
+    }
+    let origins = head.headers.get_all(header::ORIGIN).iter();
+    let credentials = [header::COOKIE, header::AUTHORIZATION].into_iter();
+    let credentials = credentials.filter(|name| head.headers.contains_key(name));
+    let credentials = credentials.map(|name| (name, HeaderValue::from_static("")));
+    origins.map(|origin| (header::ORIGIN, head::own(origin))).chain(credentials).collect()
 }
 
 fn unusable(bad: BadRewrite) -> Failure {
