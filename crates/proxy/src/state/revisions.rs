@@ -72,7 +72,13 @@ impl Revisions {
     /// The revision with this tag or name.
     pub fn named(&self, name: &str) -> Option<&Arc<Revision>> {
         let tagged = self.split.iter().flat_map(|choice| &choice.tags).find(|(tag, _)| **tag == *name);
-        tagged.map(|(_, revision)| revision).or_else(|| self.all().find(|revision| *revision.label.name == *name))
+        let is_named = |revision: &&Arc<Revision>| {
+            // `checkout-00003`, or `checkout-00003 (stable)`.
+            let mut words = revision.label.name.split(' ');
+            let declared = |word: &str| word.strip_prefix('(').and_then(|word| word.strip_suffix(')')) == Some(name);
+            words.next() == Some(name) || words.next().is_some_and(declared)
+        };
+        tagged.map(|(_, revision)| revision).or_else(|| self.all().find(is_named))
     }
 
     /// The revision for a request with these headers. Percentages divide requests by request id, so
@@ -203,6 +209,21 @@ mod tests {
         assert_eq!(picked(&revisions, &[("x-group", "entry"), staff[0], staff[1]], "a"), 2, "one value of several");
         assert_eq!(picked(&revisions, &[staff[0], staff[1], ("leno-tag", "new")], "a"), 3);
         assert_eq!(picked(&revisions, &[("leno-tag", "unknown")], "a"), 1);
+    }
+
+    #[test]
+    fn a_revision_has_the_names_of_its_tag_its_number_and_the_document() {
+        let mut config = config("shop/checkout");
+        (config.revisions.number, config.revisions.names) = (1, vec![(1, "stable".into()), (2, "next".into())]);
+        let template = config.template();
+        let targets = vec![share(1, 100), Target { tag: Some("try".to_owned()), ..share(2, 0) }];
+        let others = vec![revision::Revision { number: 2, template }];
+        config.revisions.split = Some(Box::new(Split { targets, others }));
+        let revisions = Revisions::new(&config, |_| None);
+        let number = |name| revisions.named(name).map(|revision| revision.label.number);
+        assert_eq!(["try", "next", "checkout-00002"].map(number), [Some(2); 3]);
+        assert_eq!(["stable", "checkout-00001"].map(number), [Some(1); 2]);
+        assert_eq!(["", "(next)", "checkout", "checkout-00003"].map(number), [None; 4]);
     }
 
     #[test]
