@@ -98,7 +98,9 @@ impl Node {
             ("--admin", format!("unix:{}", folder.path().join("admin.sock").display())),
         ];
         arguments.extend(options.into_iter().flat_map(|(option, value)| [option.to_owned(), value]));
-        if is_gateway {
+        let given = more.iter().position(|argument| *argument == "--gateway-http");
+        let gateway = given.map_or(gateway, |option| more[option + 1].parse().unwrap());
+        if is_gateway && given.is_none() {
             arguments.extend(["--gateway-http".to_owned(), gateway.to_string()]);
         }
         arguments.extend(more.iter().map(|&argument| argument.to_owned()));

@@ -4,10 +4,13 @@
 //! - `/slow/<milliseconds>` answers after a pause
 //! - `/later/<milliseconds>/<host>/<path…>` calls that host after a pause
 //! - `/status/<code>` answers with that status
+//! - `/fails/<times>/<code>` answers the first requests of a case (`x-case`) with that status
+//! - `/seen/<case>` answers with the requests of a case
 //! - `/call/<host>/<path…>` calls that host through the outbound sidecar and answers with the
 //!   response
 //! - `/send` makes the calls that its body lists (`Call`, as JSON), and answers with the status of
 //!   each, or with the reason why a call got no response
+//! - `/exchange` makes the call in its body, and answers with the whole response
 //! - `/websocket` answers with 101, and then echoes the bytes that it receives
 //! - `/stream` answers with an endless response, with a gRPC message each tenth of a second
 //! - `/crash` ends the process
@@ -30,6 +33,7 @@
 
 mod chain;
 mod hostile;
+mod seen;
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use http_body_util::channel::Channel;
@@ -84,7 +88,10 @@ async fn serve() -> Result<(), Error> {
 
 async fn answer(request: Request<Incoming>) -> Result<Response<Either<Full<Bytes>, Channel<Bytes>>>, Error> {
     if request.uri().path() != "/stream" {
-        return Ok(reply(request).await?.map(Either::Left));
+        let fields = seen::fields(&request);
+        let mut response = reply(request).await?;
+        response.headers_mut().extend(fields);
+        return Ok(response.map(Either::Left));
     }
     let (mut sender, body) = Channel::new(1);
     tokio::spawn(async move {
@@ -96,9 +103,17 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Either<Full<Bytes
 }
 
 async fn reply(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Error> {
+    if let Some(case) = seen::asked(request.uri()) {
+        return Ok(Response::new(Full::new(seen::of(case).to_string().into())));
+    }
+    let times = seen::remember(&request);
     let path = request.uri().path().to_owned();
     let mut segments = path.split('/').skip(1);
     match (segments.next(), segments.next()) {
+        (Some("fails"), Some(most)) if times > 0 => {
+            let status = if times > most.parse()? { 200 } else { segments.next().ok_or("which status?")?.parse()? };
+            echo(request, status).await
+        }
         (Some("slow"), Some(milliseconds)) => {
             println!("pausing");
             tokio::time::sleep(Duration::from_millis(milliseconds.parse()?)).await;
@@ -110,25 +125,34 @@ async fn reply(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Erro
         }
         (Some("call"), Some(host)) => {
             let rest: Vec<&str> = segments.collect();
-            let (status, body) = call(&request, host, &rest.join("/")).await?;
-            Ok(Response::builder().status(status).body(Full::new(body))?)
+            let answer = call(&request, host, &rest.join("/")).await?;
+            Ok(Response::builder().status(answer.status()).body(Full::new(answer.into_body()))?)
         }
         (Some("send"), None) => {
             let calls = request.into_body().collect().await?.to_bytes();
-            let mut answers = Vec::new();
+            let mut answers: Vec<Value> = Vec::new();
             for call in serde_json::from_slice::<Vec<Call>>(&calls)? {
                 let sent = send(&call).await;
-                answers.push(sent.map_or_else(|error| Value::from(error.to_string()), |(status, _)| status.into()));
+                answers
+                    .push(sent.map_or_else(|error| error.to_string().into(), |answer| answer.status().as_u16().into()));
             }
             Ok(Response::new(Full::new(Value::from(answers).to_string().into())))
+        }
+        (Some("exchange"), None) => {
+            let call: Call = serde_json::from_slice(&request.into_body().collect().await?.to_bytes())?;
+            let answer = send(&call).await?;
+            let text = |value: &hyper::header::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+            let headers: Vec<_> = answer.headers().iter().map(|(name, value)| (name.as_str(), text(value))).collect();
+            let all = json!({"status": answer.status().as_u16(), "headers": headers, "body": answer.body().as_ref()});
+            Ok(Response::new(Full::new(all.to_string().into())))
         }
         (Some("later"), Some(milliseconds)) => {
             println!("pausing");
             tokio::time::sleep(Duration::from_millis(milliseconds.parse()?)).await;
             let host = segments.next().ok_or("whom to call?")?;
             let rest: Vec<&str> = segments.collect();
-            let (status, body) = call(&request, host, &rest.join("/")).await?;
-            Ok(Response::builder().status(status).body(Full::new(body))?)
+            let answer = call(&request, host, &rest.join("/")).await?;
+            Ok(Response::builder().status(answer.status()).body(Full::new(answer.into_body()))?)
         }
         (Some("websocket"), None) => {
             let upgrade = hyper::upgrade::on(request);
@@ -166,11 +190,12 @@ async fn echo(request: Request<Incoming>, status: u16) -> Result<Response<Full<B
         headers.entry(name.to_string()).or_default().push(String::from_utf8_lossy(value.as_bytes()).into_owned());
     }
     let method = request.method().to_string();
+    let host = seen::host(&request).map(str::to_owned);
     let target = request.uri().path_and_query().map(ToString::to_string);
     let length = request.into_body().collect().await?.to_bytes().len();
     let environment: BTreeMap<String, String> = std::env::vars().collect();
     let body = json!({
-        "method": method, "path": target, "headers": headers, "length": length,
+        "method": method, "path": target, "host": host, "headers": headers, "length": length,
         "pid": std::process::id(), "environment": environment,
     });
     Ok(Response::builder()
@@ -181,7 +206,7 @@ async fn echo(request: Request<Incoming>, status: u16) -> Result<Response<Full<B
 
 /// One call through the outbound sidecar, with the method of the incoming request and none of its
 /// headers.
-async fn call(request: &Request<Incoming>, host: &str, path: &str) -> Result<(u16, Bytes), Error> {
+async fn call(request: &Request<Incoming>, host: &str, path: &str) -> Result<Response<Bytes>, Error> {
     send(&Call {
         method: request.method().to_string(),
         host: host.to_owned(),
@@ -218,7 +243,8 @@ struct Call {
 static KEPT: Mutex<Vec<SendRequest<Full<Bytes>>>> = Mutex::new(Vec::new());
 
 /// Calls as ordinary HTTP clients do: through the proxy in the environment or, in a jail, by name.
-async fn send(call: &Call) -> Result<(u16, Bytes), Error> {
+/// Trailers become header fields of the response.
+async fn send(call: &Call) -> Result<Response<Bytes>, Error> {
     let Call { method, host, path, headers, http2, connect, bind, keep } = call;
     let mut request = Request::builder().method(method.as_str());
     for (name, value) in headers {
@@ -253,8 +279,10 @@ async fn send(call: &Call) -> Result<(u16, Bytes), Error> {
         tokio::spawn(connection);
         sender.send_request(request.header("host", host).body(Full::new(Bytes::new()))?).await?
     };
-    let status = response.status().as_u16();
-    Ok((status, response.into_body().collect().await?.to_bytes()))
+    let (mut head, body) = response.into_parts();
+    let body = body.collect().await?;
+    head.headers.extend(body.trailers().cloned().unwrap_or_default());
+    Ok(Response::from_parts(head, body.to_bytes()))
 }
 
 async fn open(bind: Option<std::net::Ipv4Addr>, to: impl tokio::net::ToSocketAddrs) -> Result<TcpStream, Error> {

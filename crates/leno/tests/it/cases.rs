@@ -5,7 +5,7 @@ mod engines;
 mod expectation;
 mod keys;
 mod table;
-mod yaml;
+pub(crate) mod yaml;
 
 use engines::{Head, Programs};
 use keys::Keys;

@@ -26,6 +26,7 @@ mod ends;
 mod extensions;
 mod faults;
 mod files;
+mod gateway_api;
 mod gateway_documents;
 mod images;
 mod importing;
