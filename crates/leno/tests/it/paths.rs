@@ -8,6 +8,7 @@
 mod case;
 mod connections;
 mod requests;
+mod rewritten;
 
 use case::{Protocol, Side};
 use leno_testkit::keys::TokenKey;
@@ -199,12 +200,14 @@ struct Request<'a> {
     protocol: Protocol,
     /// Function and index of the case. It is the same for all protocols of a case.
     name: String,
+    /// The function whose route rewrites the request into that of the case.
+    front: Option<String>,
 }
 
 impl fmt::Display for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let case::Case { caller, method, path, headers, token, .. } = self.case;
-        write!(f, "{}: {}: {method} http://{}{path}", self.name, caller.name(), self.host())?;
+        let case::Case { caller, method, headers, token, .. } = self.case;
+        write!(f, "{}: {}: {method} http://{}{}", self.name, caller.name(), self.host(), self.path())?;
         headers.iter().try_for_each(|(name, value)| write!(f, ", {name}: {value}"))?;
         token.iter().try_for_each(|claims| write!(f, ", token {claims}"))?;
         write!(f, " ({})", self.protocol.name())
@@ -218,7 +221,13 @@ impl<'a> Request<'a> {
             for (index, case) in group.cases.iter().enumerate() {
                 let protocols = case.protocol.map_or(vec![Protocol::Http1, Protocol::Http2], |only| vec![only]);
                 let name = format!("{}-{index}", group.function);
-                all.extend(protocols.into_iter().map(|protocol| Self { group, case, protocol, name: name.clone() }));
+                all.extend(protocols.into_iter().map(|protocol| Self {
+                    group,
+                    case,
+                    protocol,
+                    name: name.clone(),
+                    front: None,
+                }));
             }
         }
         all
@@ -229,7 +238,15 @@ impl<'a> Request<'a> {
     }
 
     fn host(&self) -> String {
-        self.case.host.map_or_else(|| self.callee(), str::to_owned)
+        match &self.front {
+            Some(front) => format!("{front}.test"),
+            None => self.case.host.map_or_else(|| self.callee(), str::to_owned),
+        }
+    }
+
+    fn path(&self) -> String {
+        let before = if self.front.is_some() { rewritten::PREFIX } else { "" };
+        format!("{before}{}", self.case.path)
     }
 
     fn callee(&self) -> String {
@@ -238,7 +255,7 @@ impl<'a> Request<'a> {
 
     /// The call in the form that `examples/echo` reads.
     fn call(&self, keys: &Keys) -> Value {
-        let case::Case { method, path, headers, token, forged, .. } = self.case;
+        let case::Case { method, headers, token, forged, .. } = self.case;
         let id = self.id();
         let token = token.map(|claims| format!("Bearer {}", keys.token(claims, *forged)));
         let mut headers = headers.clone();
@@ -249,7 +266,7 @@ impl<'a> Request<'a> {
         // callee, with the other host in its header.
         let connect = (self.case.verdict.by == Side::Caller).then(|| self.callee());
         let http2 = self.protocol.is_http2();
-        json!({"method": method, "host": self.host(), "path": path, "headers": headers, "http2": http2, "connect": connect, "bind": self.case.bind})
+        json!({"method": method, "host": self.host(), "path": self.path(), "headers": headers, "http2": http2, "connect": connect, "bind": self.case.bind})
     }
 
     /// The differences from the table. `status`: the status that the caller got; `lines`: the
