@@ -15,6 +15,8 @@ const RUN: &[(&str, &str)] = &[
     ("docs/start.md", "curl -i http"),
     ("docs/start.md", "leno observe"),
     ("docs/start.md", "curl -i -X"),
+    ("docs/routes.md", "leno check"),
+    ("docs/routes.md", "curl"),
     ("docs/nodes.md", "mkdir"),
     ("docs/admin.md", "leno get instances"),
     ("docs/nodes.md", "cp leno-new"),

@@ -1,6 +1,7 @@
 //! Blocks of the documentation, word for word, on machines that are sets of namespaces.
 
 mod operations;
+mod routes;
 
 use leno_testkit::documentation::{Block, commands, repository};
 use leno_testkit::{Process, eventually, leno_program};
@@ -103,11 +104,17 @@ impl Drop for Machine {
 
 /// A copy of `examples/shop`, where a user has it who is in the folder of the repository.
 fn shop() -> TempDir {
+    example("shop")
+}
+
+/// A copy of an example.
+fn example(name: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     leno_testkit::mesh::public_folder(folder.path());
     let copied = Command::new("sh")
-        .args(["-c", "mkdir examples && cp -r $0/examples/shop examples"])
+        .args(["-c", "mkdir examples && cp -r $0/examples/$1 examples"])
         .arg(repository())
+        .arg(name)
         .current_dir(folder.path())
         .status();
     assert!(copied.unwrap().success());
