@@ -76,7 +76,7 @@ impl Running {
     }
 
     /// Plain HTTP to this address, with whatever tokens the policies want.
-    fn at(rig: &Rig, name: &str, address: SocketAddr, policies: Policies) -> anyhow::Result<Self> {
+    pub(crate) fn at(rig: &Rig, name: &str, address: SocketAddr, policies: Policies) -> anyhow::Result<Self> {
         Ok(Self {
             name: name.to_owned(),
             proxy: None,
@@ -108,6 +108,11 @@ impl Running {
     /// With another request.
     pub(crate) fn asking(self, request: Request) -> Self {
         Self { request, ..self }
+    }
+
+    /// Requests have this header field too.
+    pub(crate) fn add_header(&mut self, name: &str, value: &str) {
+        self.request.headers.push((name.to_owned(), value.to_owned()));
     }
 
     /// With a proxy that was started already.

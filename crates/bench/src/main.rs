@@ -28,6 +28,7 @@ mod policies;
 mod proxy_under_test;
 mod report;
 mod rig;
+mod routes;
 mod sample;
 mod sandbox;
 mod sinks;
@@ -87,6 +88,9 @@ enum Command {
     Control(control::Arguments),
     /// The processor time that open pages of the dashboard take of a control plane under load.
     Dashboard(dashboard::Arguments),
+    /// A gateway with up to 1,000 routes on one host, the match last: Envoy and Leno with the same
+    /// routes.
+    Routes(arguments::Plain),
     /// In under two minutes, for CI: whether the hot path has become slower.
     Smoke(smoke::Arguments),
     /// (part of the others) A service that does nothing, fast.
@@ -137,6 +141,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Hop(arguments) => hop::run(&arguments),
         Command::Ablation(arguments) => ablation::run(&arguments),
         Command::Density(arguments) => density::run(&arguments),
+        Command::Routes(arguments) => routes::run(&arguments),
         Command::Neighbours(arguments) => neighbours::run(&arguments),
         Command::Coldstart(arguments) => coldstart::run(&arguments),
         Command::Start(arguments) => start::run(&arguments),
