@@ -158,6 +158,13 @@ impl<T> RouteTable<T> {
         self.rules == 0
     }
 
+    /// One of the rules.
+    pub fn any_entry(&self) -> Option<&Entry<T>> {
+        let groups = self.any.iter().chain(&self.expressions).chain(&self.late_expressions);
+        let group = groups.map(|group| &**group).next().or_else(|| self.tree.first());
+        group?.entries().first().map(|entry| &**entry)
+    }
+
     /// All rules: those of one path in their order.
     pub fn entries(&self) -> impl Iterator<Item = Arc<Entry<T>>> {
         let mut groups = Vec::new();
@@ -328,6 +335,12 @@ fn check<T>(entry: &Entry<T>, checked: &mut HashSet<String>) -> Result<(), BadPa
             .map_err(|_| bad(format!("`{}` is not a header's name", field.name.escape_debug())))?;
     }
     Ok(())
+}
+
+impl<T> Default for RouteTable<T> {
+    fn default() -> Self {
+        Self::empty(Precedence::MostSpecific)
+    }
 }
 
 impl<T> Clone for RouteTable<T> {

@@ -78,6 +78,12 @@ impl<T> Node<T> {
         self.exact.is_none() && self.prefix.is_none() && self.children.is_empty()
     }
 
+    /// Rules of the node, or of one below it.
+    pub(crate) fn first(&self) -> Option<&Group<T>> {
+        let own = self.exact.as_ref().or(self.prefix.as_ref()).map(|group| &**group);
+        own.or_else(|| self.children.first()?.first()?.node.first())
+    }
+
     /// The rules of the node and of all below it.
     pub(crate) fn slots(&self, found: &mut Vec<Arc<Group<T>>>) {
         found.extend(self.exact.iter().chain(&self.prefix).cloned());

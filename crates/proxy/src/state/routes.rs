@@ -7,35 +7,42 @@ pub(crate) mod rules;
 
 use super::function::FunctionEntry;
 use super::shards::Shards;
+use http::{HeaderMap, Method};
+use leno_model::{HttpRouteKind, PathPattern, RouteMatch};
 use leno_policy::host::{of_authority, of_document};
-use std::sync::Arc;
+use leno_routing::{Entry, RequestParts, RouteTable};
+use std::sync::{Arc, LazyLock};
+
+/// The functions that are exposed at a host, by path prefix.
+type Exposed = RouteTable<Arc<FunctionEntry>>;
 
 /// The routes of the gateway. The more specific host wins (exact, then the longest `*.suffix`, then
 /// `*`), then the longer path prefix. Copies share their unchanged parts.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
-    exact: Shards<String, Arc<[PathRoute]>>,
+    exact: Shards<String, Exposed>,
     /// By suffix, including its leading dot.
-    suffixes: Shards<String, Arc<[PathRoute]>>,
-    any: Arc<[PathRoute]>,
-}
-
-#[derive(Clone, Debug)]
-struct PathRoute {
-    /// Path prefix without a trailing slash; empty: every path.
-    prefix: Arc<str>,
-    entry: Arc<FunctionEntry>,
+    suffixes: Shards<String, Exposed>,
+    any: Exposed,
 }
 
 impl Routes {
     /// Adds the routes of a function.
     pub fn insert(&mut self, entry: &Arc<FunctionEntry>) {
         for expose in &entry.config.expose {
-            let exposed = PathRoute { prefix: expose.path.trim_end_matches('/').into(), entry: entry.clone() };
             for host in &expose.hosts {
-                self.change(host, |list| {
-                    let at = list.partition_point(|other| other.comes_before(&exposed));
-                    list.insert(at, exposed.clone());
+                // Of two functions with the same path, which the configuration refuses anyway, the
+                // name decides.
+                let exposed = Entry {
+                    route: entry.name.to_string(),
+                    kind: HttpRouteKind::Http,
+                    pattern: prefix(&expose.path),
+                    value: entry.clone(),
+                };
+                self.change(host, |table| {
+                    if let Err(error) = table.insert(exposed) {
+                        tracing::error!("{host}{} is not exposed: {error}", expose.path);
+                    }
                 });
             }
         }
@@ -43,28 +50,26 @@ impl Routes {
 
     /// Removes the routes of a function.
     pub fn remove(&mut self, entry: &Arc<FunctionEntry>) {
-        for host in entry.config.expose.iter().flat_map(|expose| &expose.hosts) {
-            self.change(host, |list| list.retain(|exposed| !Arc::ptr_eq(&exposed.entry, entry)));
+        for expose in &entry.config.expose {
+            let pattern = prefix(&expose.path);
+            for host in &expose.hosts {
+                self.change(host, |table| {
+                    table.remove(HttpRouteKind::Http, &pattern, |other| Arc::ptr_eq(other, entry));
+                });
+            }
         }
     }
 
-    fn change(&mut self, host: &str, change: impl FnOnce(&mut Vec<PathRoute>)) {
-        let (lists, key) = match host.strip_prefix('*') {
-            Some("") => {
-                let mut list = self.any.to_vec();
-                change(&mut list);
-                self.any = list.into();
-                return;
-            }
+    fn change(&mut self, host: &str, change: impl FnOnce(&mut Exposed)) {
+        let (tables, key) = match host.strip_prefix('*') {
+            Some("") => return change(&mut self.any),
             Some(suffix) => (&mut self.suffixes, suffix_key(suffix)),
             None => (&mut self.exact, normal(host)),
         };
-        let mut list = lists.get(&key).map(|list| list.to_vec()).unwrap_or_default();
-        change(&mut list);
-        if list.is_empty() {
-            lists.remove(&key);
-        } else {
-            lists.insert(key, list.into());
+        let mut table = tables.remove(&key).unwrap_or_default();
+        change(&mut table);
+        if !table.is_empty() {
+            tables.insert(key, table);
         }
     }
 
@@ -72,15 +77,15 @@ impl Routes {
     pub fn find(&self, authority: &str, path: &str) -> Option<&Arc<FunctionEntry>> {
         let host = of_authority(authority)?;
         let mut owner = None;
-        if let Some(list) = self.exact.get(host.as_ref())
-            && let Some(entry) = pick(list, path, &mut owner)
+        if let Some(table) = self.exact.get(host.as_ref())
+            && let Some(entry) = pick(table, path, &mut owner)
         {
             return Some(entry);
         }
         if !self.suffixes.is_empty() {
             for (dot, _) in host.match_indices('.') {
-                if let Some(list) = self.suffixes.get(&host[dot..])
-                    && let Some(entry) = pick(list, path, &mut owner)
+                if let Some(table) = self.suffixes.get(&host[dot..])
+                    && let Some(entry) = pick(table, path, &mut owner)
                 {
                     return Some(entry);
                 }
@@ -90,18 +95,22 @@ impl Routes {
     }
 }
 
-/// The function of a host's list that has the path. A host belongs to a namespace: paths that its
-/// functions do not have never go to another namespace's wildcard.
-fn pick<'r>(list: &'r [PathRoute], path: &str, owner: &mut Option<&'r str>) -> Option<&'r Arc<FunctionEntry>> {
-    let mut routes = list.iter().filter(|route| is_below(path, &route.prefix));
-    let found = match owner {
-        None => routes.next(),
-        Some(owner) => routes.find(|route| route.entry.config.id.namespace == **owner),
-    };
+/// The function of a host that has the path. A host belongs to a namespace: paths that its functions
+/// do not have never go to another namespace's wildcard.
+fn pick<'r>(table: &'r Exposed, path: &str, owner: &mut Option<&'r str>) -> Option<&'r Arc<FunctionEntry>> {
+    static HEADERS: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
+    let request = RequestParts { path, query: None, method: &Method::GET, headers: &HEADERS };
+    let found = table.find(&request, |entry| owner.is_none_or(|owner| entry.config.id.namespace == *owner));
     if found.is_none() && owner.is_none() {
-        *owner = list.first().map(|route| &*route.entry.config.id.namespace);
+        *owner = table.any_entry().map(|exposed| &*exposed.value.config.id.namespace);
     }
-    found.map(|route| &route.entry)
+    found.map(|exposed| &exposed.value)
+}
+
+/// The paths at which a function is exposed.
+fn prefix(path: &str) -> RouteMatch {
+    let path = PathPattern::Prefix(path.trim_end_matches('/').to_owned());
+    RouteMatch { path, method: String::new(), headers: Vec::new(), query: Vec::new() }
 }
 
 impl FunctionEntry {
@@ -115,15 +124,6 @@ impl FunctionEntry {
         self.config.expose.iter().any(|expose| {
             is_below(path, expose.path.trim_end_matches('/')) && expose.hosts.iter().any(|host| matches(host))
         })
-    }
-}
-
-impl PathRoute {
-    /// The longer path comes first. The name decides only between two functions with the same path,
-    /// which the configuration refuses anyway.
-    fn comes_before(&self, other: &Self) -> bool {
-        let order = other.prefix.len().cmp(&self.prefix.len()).then_with(|| self.entry.name.cmp(&other.entry.name));
-        order.is_lt()
     }
 }
 

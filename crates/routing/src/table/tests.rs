@@ -398,6 +398,7 @@ proptest! {
         let left: Vec<Entry<usize>> = entries.iter().filter(|entry| !removed[entry.value % 90]).map(copy).collect();
         prop_assert_eq!(table.is_empty(), left.is_empty());
         prop_assert_eq!(table.entries().count(), left.len());
+        prop_assert_eq!(table.any_entry().is_some(), !left.is_empty());
         for request in requests {
             let request = Request::new(&request);
             let expected = reference::find(precedence, &left, &request.parts(), |_| true);

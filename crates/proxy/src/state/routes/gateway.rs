@@ -1,7 +1,7 @@
 //! Routes of Gateway documents: listeners, and the rules of each host.
 
 use super::rules::{self, MatchedRule, Rule, Rules};
-use super::{PathRoute, Routes, is_below, normal, suffix_key};
+use super::{Exposed, Routes, normal, suffix_key};
 use crate::state::function::FunctionEntry;
 use leno_model::GatewayRoutes;
 use leno_policy::host::of_authority;
@@ -125,13 +125,14 @@ impl GatewayTables {
         });
         let exact = (exposed.exact.get(host.as_ref()), listener.and_then(|listener| listener.exact.get(host.as_ref())));
         let any = (Some(&exposed.any), listener.and_then(|listener| listener.any.as_ref()));
-        for (list, rules) in std::iter::once(exact).chain(suffixes).chain([any]) {
-            let list = list.map_or(&[][..], |list| &**list);
-            if let Some(found) = at_host(list, rules, request, owners.as_deref()) {
+        for (exposed, rules) in std::iter::once(exact).chain(suffixes).chain([any]) {
+            let exposed = exposed.filter(|table| !table.is_empty());
+            if let Some(found) = at_host(exposed, rules, request, owners.as_deref()) {
                 return Some(found);
             }
-            if owners.is_none() && (rules.is_some() || !list.is_empty()) {
-                let of_functions = list.first().map(|route| &*route.entry.config.id.namespace);
+            if owners.is_none() && (rules.is_some() || exposed.is_some()) {
+                let exposed = exposed.and_then(|table| table.any_entry());
+                let of_functions = exposed.map(|exposed| &*exposed.value.config.id.namespace);
                 let of_routes = rules.into_iter().flat_map(|rules| rules.namespaces.iter().map(|name| &**name));
                 owners = Some(of_functions.into_iter().chain(of_routes).collect());
             }
@@ -143,7 +144,7 @@ impl GatewayTables {
 /// The destination of a request among those of one host. `owners`: the namespaces that may have the request; `None`:
 /// all.
 fn at_host<'r>(
-    list: &'r [PathRoute],
+    exposed: Option<&'r Exposed>,
     rules: Option<&'r Rules>,
     request: &RequestParts<'_>,
     owners: Option<&[&str]>,
@@ -154,14 +155,13 @@ fn at_host<'r>(
         return Some(Exposure::Rule(ordered));
     }
     let rule = rules.and_then(|rules| rules.specific(request, admits));
-    let mut functions = list.iter().filter(|route| is_below(request.path, &route.prefix));
-    let function = functions.find(|route| owns(&route.entry.config.id.namespace));
+    let function = exposed.and_then(|table| table.find(request, |entry| owns(&entry.config.id.namespace)));
     match (rule, function) {
-        (Some(rule), Some(function)) if !rule.comes_before(&function.prefix) => {
-            Some(Exposure::Function(&function.entry))
+        (Some(rule), Some(function)) if !rule.comes_before(&function.pattern.path) => {
+            Some(Exposure::Function(&function.value))
         }
         (Some(rule), _) => Some(Exposure::Rule(rule)),
-        (None, function) => function.map(|function| Exposure::Function(&function.entry)),
+        (None, function) => function.map(|function| Exposure::Function(&function.value)),
     }
 }
 

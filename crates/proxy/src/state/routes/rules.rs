@@ -96,7 +96,8 @@ impl MatchedRule {
 
     /// Whether the rule comes before a function that is exposed at this prefix. Of two equal ones
     /// the rule does: its document says more.
-    pub(super) fn comes_before(&self, prefix: &str) -> bool {
+    pub(super) fn comes_before(&self, exposed: &PathPattern) -> bool {
+        let PathPattern::Prefix(prefix) = exposed else { return true };
         match &self.pattern().path {
             PathPattern::Prefix(path) => path.len() >= prefix.len(),
             // As in `RouteTable`.
