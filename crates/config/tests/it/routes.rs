@@ -364,6 +364,26 @@ rules:
     );
 }
 
+/// A gateway takes no route if one of them has an expression that it cannot use.
+#[test]
+fn expressions_of_services_and_methods_are_checked_together() {
+    let deep = format!("{}a{}", "(".repeat(49), ")".repeat(49));
+    for (service, method, reason) in
+        [(&*deep, "a", "UnsupportedValue"), ("a", "b", "Accepted"), ("a)(b", "a", "UnsupportedValue")]
+    {
+        let spec = format!(
+            "parentRefs: [{{name: web, namespace: infra}}]\nhostnames: [a.example]\nrules: [{{matches: [{{method: {{type: RegularExpression, service: '{service}', method: '{method}'}}}}], backendRefs: [{{name: front, port: 80}}]}}]"
+        );
+        let snapshot = parse(&[GATEWAY, &functions(), &route("GRPCRoute", "shop/r", &spec)]);
+        let accepted = if reason == "Accepted" { "True" } else { "False" };
+        assert_eq!(
+            conditions(&snapshot, "shop/r"),
+            [format!("Accepted={accepted} {reason}, ResolvedRefs=True ResolvedRefs")],
+            "{service}"
+        );
+    }
+}
+
 #[test]
 fn back_ends_are_functions_externals_and_revisions() {
     let function = |name: &str| BackendTarget::Function(name.parse().unwrap());

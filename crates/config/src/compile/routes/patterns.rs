@@ -80,7 +80,12 @@ pub(super) fn grpc_regex(scope: &Scope<'_>, service: Option<&str>, method: Optio
         None => Some("[^/]+".to_owned()),
     };
     let (service, method) = (part("service", service), part("method", method));
-    Some(PathPattern::Regex(format!("/{}/{}", service?, method?)))
+    let both = format!("/{}/{}", service?, method?);
+    if let Err(reason) = check_regex(&both) {
+        scope.problem(reason, "write simpler expressions of service and method");
+        return None;
+    }
+    Some(PathPattern::Regex(both))
 }
 
 /// Header fields. Of several elements with one name, the first one counts.
