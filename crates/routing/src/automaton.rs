@@ -7,7 +7,7 @@
 mod build;
 mod look;
 
-use crate::pattern::Pattern;
+use crate::pattern::{Pattern, TextKind};
 use crate::rule_set::RuleSet;
 use build::Builder;
 
@@ -140,6 +140,22 @@ fn divide(patterns: &[(Pattern, RuleSet)], automata: &mut Vec<Automaton>, most: 
             divide(other, automata, most);
         }
     }
+}
+
+/// Checks a regular expression of a route. The message names the mistake.
+///
+/// # Errors
+/// It is not RE2's syntax, or too large as an automaton.
+pub fn check_regex(text: &str) -> Result<(), String> {
+    for kind in [TextKind::Line, TextKind::Lines] {
+        let patterns = Pattern::regex(text, kind)?;
+        let patterns: Vec<_> = patterns.into_iter().map(|pattern| (pattern, RuleSet::default())).collect();
+        if Automaton::bounded(&patterns).is_none() {
+            let text = text.escape_debug();
+            return Err(format!("`{text}` is too large as an automaton: repeat less often, or write several"));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Rules among which a request's path does not decide alone, in their order.
 
+use crate::entry::Entry;
 use crate::pattern::TextKind;
 use crate::request::RequestParts;
 use crate::rule_set::{self, RuleSet};
-use crate::table::Entry;
 use crate::values::{Patterns, TextPattern, ValueIndex};
 use http::HeaderName;
 use leno_model::{FieldMatch, PathPattern, RouteMatch, ValuePattern};

@@ -8,6 +8,7 @@
 mod automaton;
 mod backend;
 pub mod cors;
+mod entry;
 mod group;
 mod headers;
 mod pattern;
@@ -20,9 +21,10 @@ mod table;
 mod tree;
 mod values;
 
+pub use automaton::check_regex;
 pub use backend::{is_mirrored, pick};
+pub use entry::Entry;
 pub use headers::modify;
-pub use pattern::check_regex;
 pub use request::RequestParts;
 pub use rewrite::{BadRewrite, RequestOrigin, redirect, rewritten_path};
-pub use table::{BadPattern, Entry, RouteTable};
+pub use table::{BadPattern, RouteTable};

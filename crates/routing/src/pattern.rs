@@ -1,7 +1,5 @@
 //! Patterns of texts, in the form that automata are built from.
 
-use crate::automaton::Automaton;
-use crate::rule_set::RuleSet;
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, ClassBytes, ClassBytesRange, Hir, HirKind, Look, Repetition};
 
@@ -142,20 +140,4 @@ fn without_group(hir: &Hir) -> &Hir {
         HirKind::Capture(capture) => without_group(&capture.sub),
         _ => hir,
     }
-}
-
-/// Checks a regular expression of a route. The message names the mistake.
-///
-/// # Errors
-/// It is not RE2's syntax, or too large as an automaton.
-pub fn check_regex(text: &str) -> Result<(), String> {
-    for kind in [TextKind::Line, TextKind::Lines] {
-        let patterns = Pattern::regex(text, kind)?;
-        let patterns: Vec<_> = patterns.into_iter().map(|pattern| (pattern, RuleSet::default())).collect();
-        if Automaton::bounded(&patterns).is_none() {
-            let text = text.escape_debug();
-            return Err(format!("`{text}` is too large as an automaton: repeat less often, or write several"));
-        }
-    }
-    Ok(())
 }

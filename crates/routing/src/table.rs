@@ -1,7 +1,9 @@
 //! Tables of rules.
 
+use crate::automaton::check_regex;
+use crate::entry::Entry;
 use crate::group::{Group, GroupPaths, header_conditions, parameter_conditions};
-use crate::pattern::{MAX_LENGTH, check_regex};
+use crate::pattern::MAX_LENGTH;
 use crate::request::RequestParts;
 use crate::tree::{Node, Slot, is_below};
 use crate::values::MAX_AUTOMATA;
@@ -11,19 +13,6 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
-
-/// One match of one rule.
-#[derive(Debug)]
-pub struct Entry<T> {
-    /// Name of the route, `namespace/name`.
-    pub route: String,
-    /// Kind of the route.
-    pub kind: HttpRouteKind,
-    /// The requests that follow it.
-    pub pattern: RouteMatch,
-    /// The rule's value, by which a caller knows it.
-    pub value: T,
-}
 
 /// A pattern that no table can have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

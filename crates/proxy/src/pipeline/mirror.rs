@@ -4,35 +4,24 @@
 //! it, no instance starts for it, and its response is discarded. A copy that cannot follow its
 //! request is cut off.
 
+pub(crate) mod copies;
+
 use crate::pipeline::exchange::Exchange;
-use crate::pipeline::route::{FollowedRoute, Route, Upstream};
+use crate::pipeline::route::followed::FollowedRoute;
+use crate::pipeline::route::{Route, Upstream};
 use crate::pipeline::upstream::copy_head;
 use crate::pipeline::worker::Worker;
+use copies::Place;
 use http::request;
 use http_body_util::BodyExt;
 use leno_http::body::{Body, CopyState};
 use leno_model::BackendTarget;
 use leno_runtime::schedule;
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 
-/// Copies that may be under way for the routes of one namespace, on one worker.
-const MAX_COPIES: u32 = 64;
 /// Milliseconds that a copy may take if the policies of its back end set no limit.
 pub(super) const LONGEST_MS: u64 = 60_000;
-
-/// The copies that are under way on one worker, by the namespaces of their routes.
-#[derive(Default)]
-pub(crate) struct Copies(Rc<RefCell<HashMap<Box<str>, u32>>>);
-
-/// The place of a copy among those that are under way.
-struct Place {
-    copies: Rc<RefCell<HashMap<Box<str>, u32>>>,
-    namespace: Box<str>,
-}
 
 /// A copy that begins if its request is permitted.
 pub(super) struct PreparedCopy {
@@ -40,31 +29,6 @@ pub(super) struct PreparedCopy {
     route: Box<Route>,
     head: Box<request::Parts>,
     place: Place,
-}
-
-impl Copies {
-    /// A place for another copy; `None`: the namespace has all that it may have.
-    fn take(&self, namespace: &str) -> Option<Place> {
-        let mut copies = self.0.borrow_mut();
-        match copies.get_mut(namespace) {
-            Some(count) if *count >= MAX_COPIES => return None,
-            Some(count) => *count += 1,
-            None => drop(copies.insert(namespace.into(), 1)),
-        }
-        Some(Place { copies: self.0.clone(), namespace: namespace.into() })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut copies = self.copies.borrow_mut();
-        if let Some(count) = copies.get_mut(&self.namespace) {
-            *count -= 1;
-            if *count == 0 {
-                copies.remove(&self.namespace);
-            }
-        }
-    }
 }
 
 /// Prepares the copies of a request, whose head is the one that its route made.

@@ -4,7 +4,7 @@
 //! again, so an entry costs little: a copy of the head, and a place in a list.
 
 use crate::pipeline::judge::RequestSnapshot;
-use crate::pipeline::route::FollowedRoute;
+use crate::pipeline::route::followed::FollowedRoute;
 use crate::state::certificate::PeerCertificate;
 use crate::state::credential::Caller;
 use crate::state::function::FunctionEntry;

@@ -1,9 +1,8 @@
 //! Finds a request's destination. At the gateway, host and path select the exposed function; for a
 //! call, the host name selects one of the caller's callees. Routes of documents may lead elsewhere.
 
-mod followed;
-
-pub(crate) use followed::FollowedRoute;
+mod follow;
+pub(crate) mod followed;
 
 use crate::pipeline::exchange::{Exchange, Origin};
 use crate::state::egress::EgressTarget;
@@ -11,6 +10,7 @@ use crate::state::function::FunctionEntry;
 use crate::state::routes::gateway::Exposure;
 use crate::state::routes::rules::Rules;
 use crate::state::snapshot::NodeSnapshot;
+use followed::FollowedRoute;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, request};
 use leno_http::body::Body;
 use leno_http::failure::{Failure, Unavailable};
@@ -175,7 +175,7 @@ fn by_call(
     let sent = head.uri.path();
     let matched = look(path.as_deref().unwrap_or(sent)).ok_or(Failure::NoRule)?;
     let is_unanimous = |path: &str| look(path).is_some_and(|other| other.is_same_rule(matched));
-    followed::follow(exchange, head, path, (matched, &is_unanimous))
+    follow::follow(exchange, head, path, (matched, &is_unanimous))
 }
 
 fn at_gateway(
@@ -198,7 +198,7 @@ fn at_gateway(
         Exposure::Rule(matched) => matched,
     };
     let is_unanimous = |path: &str| look(path).is_some_and(|other| other.is_same(Exposure::Rule(matched)));
-    followed::follow(exchange, head, path, (matched, &is_unanimous))
+    follow::follow(exchange, head, path, (matched, &is_unanimous))
 }
 
 /// The judge of a request to this back end, and how the back end is reached. A function's calls

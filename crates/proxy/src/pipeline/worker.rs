@@ -1,7 +1,7 @@
 //! State that belongs to one worker thread.
 
 use crate::pipeline::judge::Judge;
-use crate::pipeline::mirror::Copies;
+use crate::pipeline::mirror::copies::Copies;
 use crate::pipeline::open::OpenExchanges;
 use crate::pipeline::pool::Pool;
 use crate::state::function::{EVENT, FunctionEntry};
