@@ -40,7 +40,7 @@ pub(crate) struct Rules {
 }
 
 /// The rules of a route, in their order.
-pub(super) fn rules(route: &HttpRoute) -> Vec<Arc<Rule>> {
+pub(crate) fn rules(route: &HttpRoute) -> Vec<Arc<Rule>> {
     let name: Arc<str> = route.name.as_str().into();
     let rule = |(index, spec): (usize, &RouteRule)| {
         let label = if spec.name.is_empty() { index.to_string() } else { spec.name.clone() };
@@ -96,7 +96,7 @@ impl MatchedRule {
 
     /// Whether the rule comes before a function that is exposed at this prefix. Of two equal ones
     /// the rule does: its document says more.
-    pub(super) fn comes_before(&self, exposed: &PathPattern) -> bool {
+    pub(crate) fn comes_before(&self, exposed: &PathPattern) -> bool {
         let PathPattern::Prefix(prefix) = exposed else { return true };
         match &self.pattern().path {
             PathPattern::Prefix(path) => path.len() >= prefix.len(),
@@ -114,7 +114,7 @@ impl MatchedRule {
 
 impl Rules {
     /// The table of these rules.
-    pub(super) fn new<'r>(rules: impl IntoIterator<Item = &'r Arc<Rule>>) -> Result<Self, BadPattern> {
+    pub(crate) fn new<'r>(rules: impl IntoIterator<Item = &'r Arc<Rule>>) -> Result<Self, BadPattern> {
         let (ordered, specific): (Vec<_>, Vec<_>) = rules.into_iter().partition(|rule| rule.is_ordered);
         let mut namespaces: Vec<Box<str>> =
             ordered.iter().chain(&specific).map(|rule| rule.namespace().into()).collect();
@@ -125,7 +125,7 @@ impl Rules {
     }
 
     /// The rule of an ordered route for this request.
-    pub(super) fn ordered(
+    pub(crate) fn ordered(
         &self,
         request: &RequestParts<'_>,
         admits: impl FnMut(&MatchedRule) -> bool,
@@ -134,7 +134,7 @@ impl Rules {
     }
 
     /// The rule of any other route for this request.
-    pub(super) fn specific(
+    pub(crate) fn specific(
         &self,
         request: &RequestParts<'_>,
         admits: impl FnMut(&MatchedRule) -> bool,
