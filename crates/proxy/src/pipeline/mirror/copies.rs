@@ -12,14 +12,14 @@ const MAX_COPIES: u32 = 64;
 pub(crate) struct Copies(Rc<RefCell<HashMap<Box<str>, u32>>>);
 
 /// The place of a copy among those that are under way.
-pub(super) struct Place {
+pub(crate) struct Place {
     copies: Rc<RefCell<HashMap<Box<str>, u32>>>,
     namespace: Box<str>,
 }
 
 impl Copies {
     /// A place for another copy; `None`: the namespace has all that it may have.
-    pub(super) fn take(&self, namespace: &str) -> Option<Place> {
+    pub(crate) fn take(&self, namespace: &str) -> Option<Place> {
         let mut copies = self.0.borrow_mut();
         match copies.get_mut(namespace) {
             Some(count) if *count >= MAX_COPIES => return None,

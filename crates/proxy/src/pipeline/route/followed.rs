@@ -20,18 +20,18 @@ const BUDGET: (u8, u32) = (20, 3);
 pub(crate) struct FollowedRoute {
     pub matched: MatchedRule,
     /// Index of the back end among those of the rule.
-    pub(super) backend: usize,
+    pub(crate) backend: usize,
     /// The head as it came, and the port that was asked for.
     pub asked: RequestSnapshot,
     pub port: u16,
     /// The path as it came, normalised; `None`: it is ambiguous, and goes on as it came.
-    pub(super) path: Option<Box<str>>,
+    pub(crate) path: Option<Box<str>>,
     /// The field by which a browser says which page asks, if the rule shares resources with other
     /// origins.
-    pub(super) origin: HeaderMap,
+    pub(crate) origin: HeaderMap,
 }
 
-pub(super) fn unusable(bad: BadRewrite) -> Failure {
+pub(crate) fn unusable(bad: BadRewrite) -> Failure {
     Failure::Route(bad.to_string())
 }
 
@@ -61,7 +61,7 @@ impl FollowedRoute {
         }
     }
 
-    pub(super) fn filters(&self) -> impl Iterator<Item = &RouteFilter> {
+    pub(crate) fn filters(&self) -> impl Iterator<Item = &RouteFilter> {
         self.matched.rule.spec.filters.iter().chain(&self.backend().filters)
     }
 
