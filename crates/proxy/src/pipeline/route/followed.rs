@@ -99,7 +99,10 @@ impl FollowedRoute {
         }
         let mut terms = of_policies.clone();
         if let Some(request) = timeouts.request.or(is_ordered.then_some(Duration::ZERO)) {
-            terms.timeout_ms = millis(request);
+            terms.timeout_ms = match self.is_of_the_callees_namespace() {
+                true => millis(request),
+                false => shorter(millis(request), terms.timeout_ms),
+            };
         }
         terms.retry = match retry {
             Some(retry) => Some(plan(retry, &rule.route, of_policies.retry.as_ref())).filter(|plan| plan.attempts > 0),
@@ -109,10 +112,7 @@ impl FollowedRoute {
         if let Some(attempt) = timeouts.backend_request.map(millis) {
             match &mut terms.retry {
                 Some(retry) => retry.per_try_timeout_ms = attempt,
-                None if attempt > 0 => {
-                    terms.timeout_ms = if terms.timeout_ms == 0 { attempt } else { terms.timeout_ms.min(attempt) };
-                }
-                None => {}
+                None => terms.timeout_ms = shorter(attempt, terms.timeout_ms),
             }
         }
         Some(terms)
@@ -121,13 +121,20 @@ impl FollowedRoute {
     /// The facts that the callee's sidecar must know; `None`: nothing.
     pub(crate) fn hop_terms(&self) -> Option<hop::RouteTerms> {
         let rule = &self.matched.rule;
-        let is_limited_by_caller = rule.is_ordered || rule.spec.timeouts.request.is_some();
+        let is_limited = rule.is_ordered || rule.spec.timeouts.request.is_some();
+        let is_limited_by_caller = is_limited && self.is_of_the_callees_namespace();
         let revision = self.revision().map(Into::into);
         (is_limited_by_caller || revision.is_some()).then_some(hop::RouteTerms {
             is_limited_by_caller,
             is_copy: false,
             revision,
         })
+    }
+
+    /// Whether the route and its back end have one namespace. A time limit protects the function that
+    /// has it, so routes of other namespaces can only shorten it.
+    fn is_of_the_callees_namespace(&self) -> bool {
+        self.target().function().is_some_and(|callee| *callee.namespace == *self.matched.rule.namespace())
     }
 
     /// The shortest pause before another attempt.
@@ -152,6 +159,11 @@ fn plan(retry: &RouteRetry, route: &str, of_policies: Option<&Retry>) -> Retry {
         budget_percent: of_policies.map_or(BUDGET.0, |plan| plan.budget_percent),
         budget_min: of_policies.map_or(BUDGET.1, |plan| plan.budget_min),
     }
+}
+
+/// The shorter one of two time limits; 0: none.
+fn shorter(one: u64, other: u64) -> u64 {
+    [one, other].into_iter().filter(|limit| *limit > 0).min().unwrap_or_default()
 }
 
 /// Whole milliseconds, rounded up: only zero means no limit.

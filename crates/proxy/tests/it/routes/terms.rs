@@ -31,8 +31,12 @@ impl Both {
     }
 
     fn attach(&self, rules: &[RouteRule], precedence: Precedence) {
+        self.attach_route("shop/terms", rules, precedence);
+    }
+
+    fn attach_route(&self, name: &str, rules: &[RouteRule], precedence: Precedence) {
         for mesh in [&self.near, &self.far] {
-            let mut all = route("shop/terms", rules.to_vec());
+            let mut all = route(name, rules.to_vec());
             all.precedence = precedence;
             attach(mesh, &[("*", all)]);
         }
@@ -62,6 +66,29 @@ async fn slow() -> Upstream {
         Response::new(full("late"))
     })
     .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_route_of_another_namespace_only_shortens_a_time_limit() {
+    let upstream = slow().await;
+    let both = Both::new(&upstream, |web| web.plan("web", |target| target.timeout_ms = 2_500));
+    let rules = [
+        timed("/none/never", Some(0), None),
+        timed("/longer/never", Some(60_000), None),
+        timed("/shorter/never", Some(50), None),
+        timed("/within", Some(60_000), None),
+    ];
+    for precedence in [Precedence::MostSpecific, Precedence::First] {
+        both.attach_route("other/terms", &rules, precedence);
+        for mesh in [&both.near, &both.far] {
+            for (path, status) in
+                [("/none/never", 504), ("/longer/never", 504), ("/shorter/never", 504), ("/within", 200)]
+            {
+                let reply = ask(mesh, Method::GET, path).await;
+                assert_eq!(reply.status, status, "{path}: {}", reply.text);
+            }
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
