@@ -1,4 +1,4 @@
-//! A request that follows a rule of a route: its back end, and what the rule says of it.
+//! A request that follows a rule of a route: its back end, its filters and its time limits.
 
 use crate::pipeline::judge::RequestSnapshot;
 use crate::state::routes::rules::MatchedRule;
