@@ -79,13 +79,13 @@ impl Running {
         let node = Node::join(&control, "one", &[]);
         let callers = table::callers(&[]);
         control.apply(&callers.lines().filter(|line| !line.starts_with("  callees:")).collect::<Vec<_>>().join("\n"));
-        let placed = |(namespace, name): &(&str, &str)| {
+        let is_ready = |(namespace, name): &(&str, &str)| {
             let (_, status) = control.get("/v1/status");
             let mut functions = status["functions"].as_array().into_iter().flatten();
             let of = functions.find(|row| row["function"] == format!("{namespace}/{name}"));
-            of.is_some_and(|row| row["nodes"].as_array().is_some_and(|nodes| !nodes.is_empty()))
+            of.is_some_and(|row| row["instances"][0]["state"] == "ready")
         };
-        eventually("the callers' node", || table::CALLERS.iter().all(placed));
+        eventually("the callers' instances", || table::CALLERS.iter().all(is_ready));
         assert!(control.leno(&["nodes", "cordon", "one"]).status.success());
         let other = Node::join(&control, "two", &[]);
         let documents = format!("{GATEWAY}{}", documents(groups));

@@ -311,8 +311,8 @@ impl Group {
 
 /// An echo function that tells its name, and admits all callers.
 fn function(namespace: &str, name: &str, spec: &str) -> String {
-    // A mirror wakes no function, so back ends always run.
-    let min = u8::from(BACKENDS.contains(&(namespace, name)));
+    // A mirror wakes no function, and a cordoned node starts no instance.
+    let min = u8::from(BACKENDS.iter().chain(&CALLERS).any(|known| *known == (namespace, name)));
     let spec = format!("  env: {{NAME: {namespace}/{name}}}\n  scale: {{min: {min}, max: 1}}\n{spec}");
     let text = echo_function(name, &spec) + &policy(&format!("open-{name}"), name, ALLOW_ALL);
     text.replace("namespace: test}", &format!("namespace: {namespace}}}"))
