@@ -9,7 +9,7 @@ mod expectation;
 mod mesh;
 mod table;
 
-use client::{Client, Reply, Sent};
+use client::{Client, Reply, SentRequest};
 use leno_testkit::TIMEOUT;
 use mesh::Running;
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,7 +66,7 @@ impl Attempt<'_> {
             .flat_map(|(name, values)| values.all().iter().map(move |value| (name.clone(), value.clone())))
             .collect();
         headers.push(("x-case".to_owned(), self.id.clone()));
-        let sent = Sent { method, host, path, headers, protocol: self.protocol, tls: scheme == "https" };
+        let sent = SentRequest { method, host, path, headers, protocol: self.protocol, tls: scheme == "https" };
         let caller = match case.from.as_deref() {
             Some("other") => "stranger.backend",
             _ => "caller.backend",
@@ -126,7 +126,7 @@ async fn run(running: &Running, groups: &[&Group], ways: &[Way]) -> Vec<String> 
         });
         for (host, status) in ready.chain(backends) {
             let path = if status == 200 { "/seen/ready" } else { "/" };
-            let sent = Sent::plain("GET", &host, path);
+            let sent = SentRequest::plain("GET", &host, path);
             let begin = Instant::now();
             loop {
                 assert!(begin.elapsed() < TIMEOUT, "{}: {host} does not answer {status}", running.name);
@@ -220,7 +220,7 @@ fn a_removed_grant_permits_nothing() {
     };
     let running = Running::one(&[group], "");
     block_on(async {
-        let (mut client, sent) = (Client::new(&running), Sent::plain("GET", "grants.example", "/any"));
+        let (mut client, sent) = (Client::new(&running), SentRequest::plain("GET", "grants.example", "/any"));
         assert_eq!(client.send(&sent, &[]).await.unwrap().status, 200);
         running.replace("metadata: {name: grant, namespace: fourth}", "metadata: {name: grant, namespace: seventh}");
         let begin = Instant::now();

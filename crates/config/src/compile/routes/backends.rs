@@ -24,7 +24,7 @@ pub(super) struct Reference<'a> {
 }
 
 /// A reference that leads nowhere: a reason for `ResolvedRefs`, and the problem in the document.
-pub(super) struct Unresolved {
+pub(super) struct BadReference {
     pub reason: &'static str,
     pub problem: Problem,
 }
@@ -65,7 +65,7 @@ pub(super) struct References<'a> {
     /// Namespace and kind of the route.
     pub namespace: &'a str,
     pub kind: HttpRouteKind,
-    pub unresolved: RefCell<Vec<Unresolved>>,
+    pub unresolved: RefCell<Vec<BadReference>>,
 }
 
 impl References<'_> {
@@ -77,7 +77,7 @@ impl References<'_> {
     /// A back end that leads nowhere.
     pub(super) fn invalid(&self, scope: &Scope<'_>, reason: &'static str, message: String, fix: &str) -> BackendTarget {
         let problem = Problem { message: message.clone(), fix: fix.to_owned(), ..scope.here() };
-        self.unresolved.borrow_mut().push(Unresolved { reason, problem });
+        self.unresolved.borrow_mut().push(BadReference { reason, problem });
         BackendTarget::Invalid(message)
     }
 

@@ -14,7 +14,7 @@ mod rules;
 
 pub(super) use self::hosts::includes;
 
-use self::backends::{Grants, References, Unresolved};
+use self::backends::{BadReference, Grants, References};
 use self::parents::Parents;
 use super::hosts::Claims;
 use super::{Documents, TypedDocument};
@@ -60,7 +60,7 @@ struct RuleSet {
     placed: PlacedRoute,
     /// Rules that are not in force: a number and a reason.
     dropped: Vec<(usize, String)>,
-    unresolved: Vec<Unresolved>,
+    unresolved: Vec<BadReference>,
 }
 
 /// Compiles all documents of the Gateway API. Reports hosts that a namespace may not have.
@@ -166,7 +166,7 @@ impl<'a> WrittenRoute<'a> {
             }));
         }
         let unresolved = references.unresolved.into_inner();
-        doubts.borrow_mut().extend(unresolved.iter().map(|Unresolved { problem, .. }| Problem {
+        doubts.borrow_mut().extend(unresolved.iter().map(|BadReference { problem, .. }| Problem {
             message: format!("{}: requests for it get status 500", problem.message),
             ..problem.clone()
         }));
@@ -266,7 +266,7 @@ impl RuleSet {
     fn resolved(&self) -> Condition {
         match self.unresolved.first() {
             None => Condition::holds("ResolvedRefs", "ResolvedRefs"),
-            Some(Unresolved { reason, problem }) => {
+            Some(BadReference { reason, problem }) => {
                 Condition::fails("ResolvedRefs", reason, format!("{}: {}", problem.field, problem.message))
             }
         }

@@ -38,7 +38,7 @@ struct Location {
 }
 
 /// The part of the gateway at a location.
-enum Found<'a> {
+enum Destination<'a> {
     Rule(RuleOf<'a>, &'a RouteMatch),
     /// A function, or a rule with a regular expression: this search does not tell.
     Other,
@@ -272,16 +272,16 @@ impl<'a> Hosts<'a> {
                 return Some((message, LOOP));
             }
             match self.find(&next, pattern) {
-                Found::Rule((placed, rule), its_match) => {
+                Destination::Rule((placed, rule), its_match) => {
                     redirect = redirect_of(&placed.route.rules[rule])?;
                     matched = its_match;
                 }
-                Found::Nothing if step == 0 => {
+                Destination::Nothing if step == 0 => {
                     let message =
                         format!("the redirect leads to {shown}, where the gateway has nothing: clients get status 404");
                     return Some((message, "add a rule for that path, or redirect to another one"));
                 }
-                Found::Nothing | Found::Other | Found::Elsewhere => return None,
+                Destination::Nothing | Destination::Other | Destination::Elsewhere => return None,
             }
             at = next;
         }
@@ -289,18 +289,18 @@ impl<'a> Hosts<'a> {
     }
 
     /// The rule for a request that has the header fields and parameters of a match.
-    fn find(&self, location: &Location, conditions: &RouteMatch) -> Found<'a> {
+    fn find(&self, location: &Location, conditions: &RouteMatch) -> Destination<'a> {
         let patterns = self.rules.keys().filter(|(_, tls)| *tls == location.tls).map(|(host, _)| *host);
         let mut hosts: Vec<&str> =
             patterns.chain(self.exposed.keys().copied()).filter(|host| includes(host, &location.host)).collect();
         if hosts.is_empty() {
-            return Found::Elsewhere;
+            return Destination::Elsewhere;
         }
         hosts.sort_by_key(|host| (host.starts_with('*'), std::cmp::Reverse(host.len())));
         hosts.dedup();
         for host in hosts {
             if self.exposed.get(host).is_some_and(|paths| paths.iter().any(|path| is_below(&location.path, path))) {
-                return Found::Other;
+                return Destination::Other;
             }
             let entries = self.rules.get(&(host, location.tls)).map_or(&[][..], Vec::as_slice);
             let fits = |pattern: &&RouteMatch| {
@@ -314,12 +314,12 @@ impl<'a> Hosts<'a> {
             // The first of those that are equal wins.
             let best = matching.min_by_key(|(_, pattern)| rank(pattern));
             match best {
-                Some((_, RouteMatch { path: PathPattern::Regex(_), .. })) => return Found::Other,
-                Some(&(rule, pattern)) => return Found::Rule(rule, pattern),
+                Some((_, RouteMatch { path: PathPattern::Regex(_), .. })) => return Destination::Other,
+                Some(&(rule, pattern)) => return Destination::Rule(rule, pattern),
                 None => {}
             }
         }
-        Found::Nothing
+        Destination::Nothing
     }
 }
 

@@ -20,7 +20,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// A request of a case.
-pub(crate) struct Sent<'a> {
+pub(crate) struct SentRequest<'a> {
     pub method: &'a str,
     pub host: &'a str,
     /// Path and query.
@@ -31,7 +31,7 @@ pub(crate) struct Sent<'a> {
     pub tls: bool,
 }
 
-impl<'a> Sent<'a> {
+impl<'a> SentRequest<'a> {
     /// A request over HTTP/1.1 without header fields.
     pub(crate) fn plain(method: &'a str, host: &'a str, path: &'a str) -> Self {
         Self { method, host, path, headers: Vec::new(), protocol: Protocol::Http1, tls: false }
@@ -100,7 +100,7 @@ impl Client {
         Ok(TokioIo::new(TcpStream::connect(self.gateway).await?))
     }
 
-    async fn connect_tls(&self, sent: &Sent<'_>) -> anyhow::Result<TokioIo<TlsStream<TcpStream>>> {
+    async fn connect_tls(&self, sent: &SentRequest<'_>) -> anyhow::Result<TokioIo<TlsStream<TcpStream>>> {
         let (address, authority) = self.https.as_ref().context("a gateway with TLS")?;
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(authority.as_bytes())?)?;
@@ -113,7 +113,7 @@ impl Client {
     }
 
     /// Sends a request to the gateway.
-    pub(crate) async fn send(&mut self, sent: &Sent<'_>, body: &[u8]) -> anyhow::Result<Reply> {
+    pub(crate) async fn send(&mut self, sent: &SentRequest<'_>, body: &[u8]) -> anyhow::Result<Reply> {
         let mut request = Request::builder().method(sent.method);
         for (name, value) in &sent.headers {
             request = request.header(name, value);
@@ -153,7 +153,7 @@ impl Client {
     }
 
     /// Has the function at this host of the gateway send the request.
-    pub(crate) async fn call(&mut self, caller: &str, sent: &Sent<'_>) -> anyhow::Result<Reply> {
+    pub(crate) async fn call(&mut self, caller: &str, sent: &SentRequest<'_>) -> anyhow::Result<Reply> {
         let mut headers = sent.headers.clone();
         if sent.protocol == Protocol::Grpc {
             let grpc = [("content-type", "application/grpc"), ("te", "trailers")];
@@ -163,7 +163,7 @@ impl Client {
             "method": sent.method, "host": sent.host, "path": sent.path, "headers": headers,
             "http2": sent.protocol != Protocol::Http1,
         });
-        let order = Sent::plain("POST", caller, "/exchange");
+        let order = SentRequest::plain("POST", caller, "/exchange");
         let answer = self.send(&order, call.to_string().as_bytes()).await?;
         let body = String::from_utf8_lossy(&answer.body).into_owned();
         anyhow::ensure!(answer.status == 200, "the caller answers {}: {body}", answer.status);
@@ -177,7 +177,7 @@ impl Client {
     /// The requests of a case that a function has seen.
     pub(crate) async fn seen(&mut self, function: &str, case: &str) -> anyhow::Result<Vec<Value>> {
         let (host, path) = (format!("{function}.backend"), format!("/seen/{case}"));
-        let reply = self.send(&Sent::plain("GET", &host, &path), &[]).await?;
+        let reply = self.send(&SentRequest::plain("GET", &host, &path), &[]).await?;
         anyhow::ensure!(reply.status == 200, "{function} answers {}", reply.status);
         Ok(serde_json::from_slice(&reply.body)?)
     }

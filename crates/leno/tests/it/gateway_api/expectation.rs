@@ -1,6 +1,6 @@
 //! The comparison of a reply with the expected one.
 
-use super::client::{Reply, Sent};
+use super::client::{Reply, SentRequest};
 use super::table::{Gets, Protocol, Texts, full};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ fn by(description: &Value) -> Option<&str> {
 }
 
 /// How a reply differs from the expected one.
-pub(crate) fn differences(gets: &Gets, sent: &Sent<'_>, reply: &Reply) -> Vec<String> {
+pub(crate) fn differences(gets: &Gets, sent: &SentRequest<'_>, reply: &Reply) -> Vec<String> {
     let mut found = Vec::new();
     differs(&mut found, "the status", reply.status, gets.status.unwrap_or(200));
     let description = reply.description();
