@@ -260,12 +260,6 @@ impl Instance {
             }
         };
         let slot = Slot::new(&self.owner.function, self.owner.id, address, dialer);
-        self.owner.status_store.set_state(self.owner.id, InstanceState::Ready);
-        let (reply, published) = oneshot::channel();
-        self.report(Report::Ready(Arc::clone(&slot), reply));
-        let _ = published.await;
-        let since = Instant::now();
-
         let probes = Probes {
             address: probed,
             readiness: &self.command.readiness,
@@ -273,6 +267,15 @@ impl Instance {
             dialer: slot.dialer(),
             liveness: self.command.liveness(),
         };
+        // Requests get the instance below, and what they observe counts from the first one on.
+        if probes.can_lose() {
+            slot.health.watch();
+        }
+        self.owner.status_store.set_state(self.owner.id, InstanceState::Ready);
+        let (reply, published) = oneshot::channel();
+        self.report(Report::Ready(Arc::clone(&slot), reply));
+        let _ = published.await;
+        let since = Instant::now();
         let broken = tokio::select! {
             biased;
             () = tree.exited() => None,

@@ -32,14 +32,17 @@ pub(crate) struct Probes<'a> {
 }
 
 impl Probes<'_> {
+    /// Whether the probes ever find that the instance is lost. The end of a chain's link is reported separately.
+    pub(crate) fn can_lose(&self) -> bool {
+        !self.liveness.interval.is_zero() && self.protocol != AppProtocol::Chain
+    }
+
     /// Resolves when the instance is lost, with the reason.
     pub(crate) async fn lost(&self, slot: &Slot, dispatcher: &Arc<Dispatcher>) -> String {
         let Liveness { interval, failures: most } = self.liveness;
-        // The end of a link is reported separately.
-        if interval.is_zero() || self.protocol == AppProtocol::Chain {
+        if !self.can_lose() {
             return std::future::pending().await;
         }
-        slot.health.watch();
         let mut failures = 0;
         loop {
             let pause = if failures > 0 { interval.min(SHORT_INTERVAL) } else { interval };
