@@ -1,6 +1,7 @@
 //! Header fields in which one sidecar passes information about a request to the next. A sidecar
 //! accepts them from peers with an identity of the mesh, and removes them from all other requests.
 
+use crate::head::HeadError;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use leno_policy::host::of_authority;
 use std::borrow::Cow;
@@ -64,13 +65,26 @@ pub struct RouteTerms {
 }
 
 impl RouteTerms {
-    /// The terms that a caller's sidecar names; `None`: there are none, or the field is malformed.
-    pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
+    /// The terms that a caller's sidecar names; `None`: it names none.
+    ///
+    /// # Errors
+    /// The field occurs twice, or no sidecar of this release writes it so. The request must not go
+    /// on without its terms: it would reach another revision than its route says.
+    pub fn from_headers(headers: &HeaderMap) -> Result<Option<Self>, HeadError> {
+        if !headers.contains_key(ROUTE) {
+            return Ok(None);
+        }
+        let value = only(headers, &ROUTE).ok_or(HeadError::RouteTerms)?;
+        let terms = value.to_str().ok().and_then(Self::parse).filter(|terms| terms.value().as_ref() == Some(value));
+        terms.map(Some).ok_or(HeadError::RouteTerms)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
         let mut terms = Self::default();
-        for word in only(headers, &ROUTE)?.to_str().ok()?.split(' ') {
+        for word in text.split(' ') {
             match word.split_once('=') {
                 Some(("limit", "caller")) => terms.is_limited_by_caller = true,
-                Some(("revision", revision)) => terms.revision = Some(revision.into()),
+                Some(("revision", revision)) if !revision.is_empty() => terms.revision = Some(revision.into()),
                 None if word == "copy" => terms.is_copy = true,
                 _ => return None,
             }
@@ -180,14 +194,21 @@ mod tests {
             assert_eq!(told(&[bad]), None, "{bad}");
         }
         assert_eq!(told(&["http 1 127.0.0.1:1", "http 1 127.0.0.2:1"]), None, "which one?");
-        let terms = |text: &str| RouteTerms::from_headers(&with(ROUTE, &[text]));
+        let terms = |text: &str| RouteTerms::from_headers(&with(ROUTE, &[text])).ok().flatten();
         for (is_limited_by_caller, is_copy, revision) in
             [(true, false, None), (false, true, Some("next".into())), (true, true, Some("copy".into()))]
         {
             let written = RouteTerms { is_limited_by_caller, is_copy, revision };
             assert_eq!(terms(written.value().unwrap().to_str().unwrap()), Some(written));
         }
-        assert_eq!([terms(""), terms("other"), terms("copy limit=callee")], [None, None, None]);
+        assert_eq!(RouteTerms::from_headers(&HeaderMap::new()), Ok(None));
+        for bad in
+            ["", "other", "copy limit=callee", "copy copy", "revision=", "revision=a revision=b", "copy limit=caller"]
+        {
+            assert_eq!(RouteTerms::from_headers(&with(ROUTE, &[bad])), Err(HeadError::RouteTerms), "{bad}");
+        }
+        let twice = with(ROUTE, &["revision=a", "revision=a"]);
+        assert_eq!(RouteTerms::from_headers(&twice), Err(HeadError::RouteTerms), "which one?");
         let grpc = |text: &str| grpc_timeout(&with(GRPC_TIMEOUT, &[text]));
         assert_eq!(grpc("99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
         assert_eq!([grpc("2M"), grpc("3S"), grpc("4m")], [120_000, 3_000, 4].map(Duration::from_millis).map(Some));
@@ -210,6 +231,25 @@ mod tests {
             prop_assert!(read <= left && (secs > 99_999_999 || left - read <= Duration::from_secs(1)));
             let client = Client { scheme: "https", port, address: SocketAddr::new(ip, port) };
             prop_assert_eq!(Client::from_headers(&HeaderMap::from_iter([(CLIENT, client.value().unwrap())])), Some(client));
+        }
+
+        /// Each value is read as a sidecar has written it, or refused: no word of it is left out.
+        #[test]
+        fn terms_are_read_whole_or_not_at_all(
+            is_limited_by_caller: bool, is_copy: bool, revision in proptest::option::of("[!-~]{1,20}"),
+            other in "(limit=caller|copy|revision=[a-z]{0,3}|fault=x| |\\PC){0,6}",
+        ) {
+            let written = RouteTerms { is_limited_by_caller, is_copy, revision: revision.map(Into::into) };
+            if written != RouteTerms::default() {
+                let headers = HeaderMap::from_iter([(ROUTE, written.value().unwrap())]);
+                prop_assert_eq!(RouteTerms::from_headers(&headers), Ok(Some(written)));
+            }
+            if let Ok(value) = HeaderValue::from_str(&other) {
+                match RouteTerms::from_headers(&HeaderMap::from_iter([(ROUTE, value.clone())])) {
+                    Ok(read) => prop_assert_eq!(read.and_then(|terms| terms.value()), Some(value)),
+                    Err(refused) => prop_assert_eq!(refused, HeadError::RouteTerms),
+                }
+            }
         }
 
         #[test]

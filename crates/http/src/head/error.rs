@@ -92,4 +92,8 @@ pub enum HeadError {
     /// A gateway on another node must identify its client, because rules may depend on the client.
     #[error("the gateway does not say who its client is")]
     Client,
+    /// A caller's sidecar names decisions of a route in a way that this release does not know, so
+    /// they could not be carried out.
+    #[error("the caller's sidecar says what a route has decided in a form that this release does not know")]
+    RouteTerms,
 }

@@ -100,8 +100,8 @@ pub(crate) struct Arrival<'a> {
     pub port: Option<u16>,
     /// See [`Exchange::via_gateway`].
     pub via_gateway: bool,
-    /// See [`Exchange::hop_terms`].
-    pub hop_terms: Option<Box<hop::RouteTerms>>,
+    /// See [`Exchange::hop_terms`]; an error: the caller's sidecar names some that cannot be read.
+    pub hop_terms: Result<Option<Box<hop::RouteTerms>>, HeadError>,
     /// Inbound: the certificate of the caller's sidecar.
     pub certificate: Option<PeerCertificate>,
     /// Where interim responses go; `None`: the client takes none.
@@ -140,7 +140,7 @@ impl Arrival<'_> {
             scheme: "http",
             port: None,
             via_gateway: false,
-            hop_terms: None,
+            hop_terms: Ok(None),
             certificate: None,
             interim: None,
             client_head: u32::MAX,
@@ -171,10 +171,12 @@ impl Exchange {
         // Only sidecars connect to the inbound listener.
         let is_unnamed = !arrival.via_gateway && arrival.peer.identity.as_ref() == Some(&arrival.snapshot.gateway);
         let client = arrival.client.take();
+        let unread = arrival.hop_terms.as_ref().map_or_else(|error| Err(*error), |_| Ok(()));
         let (exchange, admitted) = Self::admit(arrival, head);
         if let Some(client) = client {
             head::describe_client(&mut head.headers, &client, exchange.scheme);
         }
+        let admitted = admitted.and(unread);
         (exchange, if is_unnamed { admitted.and(Err(HeadError::Client)) } else { admitted })
     }
 
@@ -235,7 +237,7 @@ impl Exchange {
             is_retry,
             is_unshared: self.is_unshared,
             tells_own: self.tells_own,
-            hop_terms: hop_terms.map(Box::new),
+            hop_terms: Ok(hop_terms.map(Box::new)),
             ..Arrival::new(worker, snapshot, origin, peer, None)
         };
         let kind = RequestKind { protocol: self.protocol, upgrade: self.upgrade };
@@ -249,7 +251,7 @@ impl Exchange {
             scheme: self.scheme,
             port: Some(port),
             certificate: self.certificate,
-            hop_terms: Some(Box::new(terms)),
+            hop_terms: Ok(Some(Box::new(terms))),
             ..Arrival::new(worker, snapshot, origin, self.peer.clone(), self.parent.clone())
         };
         let kind = RequestKind { protocol: self.protocol, upgrade: false };
@@ -297,7 +299,7 @@ impl Exchange {
             is_retry: arrival.is_retry,
             is_unshared: arrival.is_unshared,
             via_gateway: arrival.via_gateway,
-            hop_terms: arrival.hop_terms,
+            hop_terms: arrival.hop_terms.unwrap_or_default(),
             certificate,
             client_head: arrival.client_head,
             interim,

@@ -135,7 +135,7 @@ impl Connection {
     fn arrival(&self, snapshot: Rc<PinnedSnapshot>, origin: Origin, headers: &HeaderMap) -> Arrival<'_> {
         let (mut peer, mut client, mut scheme, mut port, mut via_gateway) =
             (self.peer.clone(), None, "http", None, false);
-        let (mut timeout, mut is_retry, mut is_unshared, mut hop_terms) = (None, false, false, None);
+        let (mut timeout, mut is_retry, mut is_unshared, mut hop_terms) = (None, false, false, Ok(None));
         match &origin {
             Origin::Gateway => {
                 let reported = match &snapshot.mesh.trusted_proxies {
@@ -160,8 +160,10 @@ impl Connection {
             Origin::Inbound(_) => {
                 (timeout, is_retry, is_unshared) =
                     (hop::timeout(headers), hop::is_retry(headers), hop::is_unshared(headers));
-                hop_terms = hop::RouteTerms::from_headers(headers).map(Box::new);
-                if hop_terms.as_ref().is_some_and(|terms| terms.is_limited_by_caller) {
+                hop_terms = hop::RouteTerms::from_headers(headers).map(|terms| terms.map(Box::new));
+                if let Ok(Some(terms)) = &hop_terms
+                    && terms.is_limited_by_caller
+                {
                     self.activity.allow(timeout.unwrap_or(Duration::MAX));
                 }
                 // A request from another node's gateway is judged as if it had arrived here: the

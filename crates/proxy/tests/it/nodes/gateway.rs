@@ -174,6 +174,33 @@ async fn only_the_gateway_speaks_for_clients() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_whose_route_has_decided_something_unknown_is_refused() {
+    let upstream = upstream::http1(echo).await;
+    let there = Builder::new().function("web", AppProtocol::Http1, upstream.address).start();
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+    let here =
+        Builder::new().function("caller", AppProtocol::Http1, nowhere).call("caller", "web").with(&there).start();
+    let mut client = there.as_sidecar(&here, &spiffe("caller"), "web").await;
+    let cases: [(&[&str], u16); 6] = [
+        (&["limit=caller"], 200),
+        (&["revision"], 400),
+        (&["limit=caller other"], 400),
+        (&["revision=web-00001", "copy"], 400),
+        (&["copy limit=caller"], 400),
+        (&[""], 400),
+    ];
+    for (terms, expected) in cases {
+        let mut request = Request::get("http://web/");
+        for value in terms {
+            request = request.header("x-leno-route", *value);
+        }
+        let reply = answer(client.send_request(request.body(empty()).unwrap()).await.unwrap()).await;
+        assert_eq!(reply.status, expected, "{terms:?}");
+    }
+    assert_eq!(upstream.requests(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_gateway_retries_on_another_node() {
     let failures = Arc::new(AtomicUsize::new(0));
     let counted = failures.clone();
