@@ -1,7 +1,10 @@
 //! Views of Gateways and routes: the conditions of their documents.
 
 use arc_swap::ArcSwap;
-use leno_config::{Condition, GatewayStatus, ListenerStatus, ParentName, ParentStatus, RouteReport, RouteStatus};
+use leno_config::{
+    AncestorStatus, Condition, GatewayStatus, ListenerStatus, ParentName, ParentStatus, PolicyStatus, RouteReport,
+    RouteStatus,
+};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -18,7 +21,9 @@ impl RouteViews {
     /// The rows of `leno get routes`, of the namespaces that a reader may know.
     pub fn routes(&self, is_known: impl Fn(&str) -> bool) -> Vec<Value> {
         let report = self.0.load();
-        report.routes.iter().filter(|route| is_known(&route.namespace)).map(route).collect()
+        let routes = report.routes.iter().filter(|route| is_known(&route.namespace)).map(route);
+        let policies = report.policies.iter().filter(|policy| is_known(&policy.namespace)).map(policy);
+        routes.chain(policies).collect()
     }
 
     /// The rows of `leno get gateways`, one for each listener.
@@ -46,6 +51,26 @@ fn route(route: &RouteStatus) -> Value {
         "state": state,
         "reason": reason.map(in_words),
         "status": route.parents,
+    })
+}
+
+/// A policy for TLS to back ends, beside the routes that lead there.
+fn policy(policy: &PolicyStatus) -> Value {
+    let fault = |ancestor: &'_ AncestorStatus| ancestor.conditions.iter().find(|condition| !condition.status).cloned();
+    let faults: Vec<Condition> = policy.ancestors.iter().filter_map(fault).collect();
+    let state = match faults.len() {
+        0 => "accepted",
+        count if count == policy.ancestors.len() => "refused",
+        _ => "partly",
+    };
+    json!({
+        "route": format!("{}/{}", policy.namespace, policy.name),
+        "kind": policy.kind,
+        "hosts": [policy.hostname],
+        "parents": policy.ancestors.iter().map(|ancestor| shown(&ancestor.ancestor_ref)).collect::<Vec<_>>(),
+        "state": state,
+        "reason": faults.first().map(in_words),
+        "status": policy.ancestors,
     })
 }
 

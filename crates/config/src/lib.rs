@@ -49,7 +49,8 @@ pub use namespace::{NamespaceQuota, NamespaceUse, Overrun, UseShare};
 pub use permissions::Permissions;
 pub use problem::{Origin, Problem, Scope};
 pub use route_status::{
-    CONTROLLER, Condition, GatewayStatus, ListenerStatus, ParentName, ParentStatus, RouteReport, RouteStatus,
+    AncestorStatus, CONTROLLER, Condition, GatewayStatus, ListenerStatus, ParentName, ParentStatus, PolicyStatus,
+    RouteReport, RouteStatus,
 };
 pub use secrets::{CheckedSecret, KeySummary, SecretSet};
 pub use snapshot::{CONTROL_FILES, Extension, Snapshot};

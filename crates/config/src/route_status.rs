@@ -13,6 +13,8 @@ pub struct RouteReport {
     pub gateways: Vec<GatewayStatus>,
     /// Routes.
     pub routes: Vec<RouteStatus>,
+    /// Policies of the Gateway API.
+    pub policies: Vec<PolicyStatus>,
 }
 
 /// One condition.
@@ -89,6 +91,33 @@ pub struct ParentStatus {
     /// [`CONTROLLER`].
     pub controller_name: &'static str,
     /// `Accepted`, `ResolvedRefs` and, if only some rules are in force, `PartiallyInvalid`.
+    pub conditions: Vec<Condition>,
+}
+
+/// The status of a policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PolicyStatus {
+    /// Namespace of the document.
+    pub namespace: String,
+    /// Name of the document.
+    pub name: String,
+    /// Kind of the document.
+    pub kind: &'static str,
+    /// The name that back ends have to prove.
+    pub hostname: String,
+    /// The Gateways from which requests reach a target of it, or the targets that none reaches.
+    pub ancestors: Vec<AncestorStatus>,
+}
+
+/// The status of a policy for the requests of one Gateway, or of a target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AncestorStatus {
+    /// The Gateway or the target.
+    pub ancestor_ref: ParentName,
+    /// [`CONTROLLER`].
+    pub controller_name: &'static str,
+    /// `Accepted` and `ResolvedRefs`.
     pub conditions: Vec<Condition>,
 }
 

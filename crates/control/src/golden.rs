@@ -125,6 +125,7 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("slice-container-host-volumes", &Resource::FunctionConfig(Box::new(contained)));
     resource("slice-egress", &Resource::FunctionConfig(Box::new(configs::egress(false))));
     resource("slice-egress-nodes", &Resource::FunctionConfig(Box::new(configs::egress(true))));
+    resource("slice-egress-backend-tls", &Resource::FunctionConfig(Box::new(configs::with_backend_tls())));
     let [function, service] = configs::with_stored_secrets();
     resource("slice-stored-secrets", &Resource::FunctionConfig(Box::new(function)));
     resource("slice-egress-stored-secrets", &Resource::FunctionConfig(Box::new(service)));

@@ -47,7 +47,7 @@ pub use expiry::{Holder, chain_late_at, expires_in_words, late_at};
 pub use failure::{CertificateFault, certificate_fault, handshake_failure};
 pub use gateway::{ServerCertificate, ServerCertificates, gateway_server_config};
 pub use key::NoKey;
-pub use leno_model::{BadSpiffeId, SpiffeId, TrustDomain, function_of_server_name};
+pub use leno_model::{BadSpiffeId, CertificateName, SpiffeId, TrustDomain, function_of_server_name};
 pub use membership::Membership;
 pub use membership_mark::MembershipMark;
 pub use proof::{HandshakeError, ProofError};

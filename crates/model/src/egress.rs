@@ -64,8 +64,24 @@ pub struct EgressTls {
     pub ca_file: Option<SecretSource>,
     /// PEM client certificate chain and its key.
     pub certificate: Option<(SecretSource, SecretSource)>,
-    /// The name in SNI, which the node also verifies; `None`: the called host.
+    /// The name in SNI, which the node also verifies unless there are `names`; `None`: the called
+    /// host.
     pub server_name: Option<String>,
+    /// Further PEM root certificates beside `ca_file`.
+    pub further_roots: Vec<SecretSource>,
+    /// The server's certificate has to have one of these names, in place of that in SNI.
+    pub names: Vec<CertificateName>,
+    /// Why requests that need TLS fail; empty: they do not.
+    pub refused: String,
+}
+
+/// A name in a certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CertificateName {
+    /// Of a host, in lower case: exact, or `*.suffix` for one more label.
+    Host(String),
+    /// A URI, such as a SPIFFE ID.
+    Uri(String),
 }
 
 /// A header field with a secret.
@@ -90,12 +106,23 @@ pub enum CredentialForm {
     Basic(String),
 }
 
+impl EgressTls {
+    /// The sources of its certificates and key.
+    pub fn sources(&self) -> impl Iterator<Item = &SecretSource> {
+        let pair = self.certificate.iter().flat_map(|(chain, key)| [chain, key]);
+        self.roots().chain(pair)
+    }
+
+    /// The sources of root certificates; none: the system's.
+    pub fn roots(&self) -> impl Iterator<Item = &SecretSource> {
+        self.ca_file.iter().chain(&self.further_roots)
+    }
+}
+
 impl Egress {
     /// The sources of its certificates, key and credentials.
     pub fn secret_sources(&self) -> impl Iterator<Item = &SecretSource> {
-        let EgressTls { ca_file, certificate, .. } = &self.tls;
-        let pair = certificate.iter().flat_map(|(chain, key)| [chain, key]);
-        ca_file.iter().chain(pair).chain(self.credentials.iter().map(|credential| &credential.from))
+        self.tls.sources().chain(self.credentials.iter().map(|credential| &credential.from))
     }
 
     /// Whether one of its names may resolve to this address. A special address must be listed by

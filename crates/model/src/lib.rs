@@ -35,7 +35,7 @@ pub use chain_link::ChainLink;
 pub use container::{
     Container, HostVolume, ImageRegistry, Images, PersistentVolume, Pull, RegistryCredentials, Volume,
 };
-pub use egress::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
+pub use egress::{CertificateName, Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
 pub use function::{Callee, Engine, Expose, Extension, FunctionConfig, JwksFetch, PublicKey, VerificationKey};
 pub use function_id::{BadFunctionId, FunctionId};
 pub use http_route::{

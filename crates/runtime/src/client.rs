@@ -10,7 +10,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::TokioExecutor;
 use leno_files::{FileAccess, MAX_SMALL_FILE, readers};
-use leno_identity::{TrustedServers, handshake_failure};
+use leno_identity::{CertificateName, TrustedServers, handshake_failure};
 use std::convert::Infallible;
 use std::error::Error;
 use std::fmt::Display;
@@ -148,7 +148,7 @@ async fn tls_for(address: &Uri, roots: Option<TrustedRoots>) -> Result<ClientCon
         (true, Some(TrustedRoots::File(file))) => file.tls().await,
         (true, Some(TrustedRoots::Pem(pem))) => {
             let read = |_: &_| Ok(Zeroizing::new(pem.clone().into_bytes()));
-            tls_of(Some(&"`ca` of the document"), None, read).map(|tls| tls.config)
+            tls_of(&[&"`ca` of the document"], &[], None, read).map(|tls| tls.config)
         }
         (true, None) => {
             let read = readers::run(readers::OPERATOR, readers::MAX_WAIT, || Ok(tls(None, &FileAccess::Any))).await;
@@ -175,22 +175,29 @@ pub struct FileTls {
 pub fn tls(ca_file: Option<&Path>, access: &FileAccess) -> Result<FileTls, ClientError> {
     let file = ca_file.map(Path::display);
     let read = |_: &_| ca_file.map_or_else(|| Ok(Vec::new()), |path| leno_files::read(path, access, MAX_SMALL_FILE));
-    tls_of(file.as_ref(), None, |file| read(file).map(Zeroizing::new))
+    let roots: Vec<_> = file.iter().collect();
+    tls_of(&roots, &[], None, |file| read(file).map(Zeroizing::new))
 }
 
-/// A TLS configuration that trusts the PEM certificates `roots`, or else the system's, and presents
-/// `certificate`, a certificate chain and its key, to servers that request one. `read` reads each
-/// of them. It blocks.
+/// A TLS configuration that trusts the PEM certificates `roots`, or the system's without any. The
+/// server's certificate has to have one of `names`, or without any the name that the client asks
+/// for. It presents `certificate`, a certificate chain and its key, to servers that request one.
+/// `read` reads each of them. It blocks.
 pub fn tls_of<S: Display>(
-    roots: Option<&S>,
+    roots: &[&S],
+    names: &[CertificateName],
     certificate: Option<(&S, &S)>,
     read: impl Fn(&S) -> io::Result<Zeroizing<Vec<u8>>>,
 ) -> Result<FileTls, ClientError> {
     let read = |source: &S| read(source).map_err(|error| unusable(source, &error));
-    let (trusted, expires) = match roots {
-        Some(source) => trusted_in(source, &read(source)?)?,
-        None => (trusted_by_machine()?, u64::MAX),
-    };
+    let (mut trusted, mut expires) = (TrustedServers::default(), u64::MAX);
+    for source in roots {
+        expires = expires.min(trust(&mut trusted, source, &read(source)?)?);
+    }
+    if roots.is_empty() {
+        trusted = trusted_by_machine()?;
+    }
+    trusted.require(names.to_vec());
     let builder = trusted.client_config().map_err(|error| ClientError::Tls(error.to_string()))?;
     let Some((chain_source, key_source)) = certificate else {
         return Ok(FileTls { config: builder.with_no_client_auth(), expires });
@@ -215,16 +222,15 @@ pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-/// The certificates of a source, and when the first of them expires.
-fn trusted_in(source: &dyn Display, pem: &[u8]) -> Result<(TrustedServers, u64), ClientError> {
+/// Trusts the certificates of a source, and returns when the first of them expires.
+fn trust(trusted: &mut TrustedServers, source: &dyn Display, pem: &[u8]) -> Result<u64, ClientError> {
     let found = leno_identity::roots(pem, UnixTime::now()).map_err(|error| unusable(source, &error))?;
     for refused in &found.refused {
         tracing::warn!("{source}: {refused}; it is left out");
     }
     let expires = found.expires;
-    let mut trusted = TrustedServers::default();
     trusted.add(found).map_err(|error| unusable(source, &error))?;
-    Ok((trusted, expires))
+    Ok(expires)
 }
 
 fn trusted_by_machine() -> Result<TrustedServers, ClientError> {

@@ -3,7 +3,7 @@
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -48,6 +48,13 @@ impl CertificateAuthority {
     pub fn issue(&self, names: &[&str]) -> (Certificate, KeyPair) {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         self.sign(CertificateParams::new(names).unwrap())
+    }
+
+    /// The same for a name and a URI.
+    pub fn issue_with_uri(&self, name: &str, uri: &str) -> (Certificate, KeyPair) {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.subject_alt_names.push(SanType::URI(uri.try_into().unwrap()));
+        self.sign(params)
     }
 
     /// A certificate with these contents, and its key.

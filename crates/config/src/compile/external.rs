@@ -231,6 +231,7 @@ fn tls(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, spec: &Externa
         ca_file: ca_file.as_ref().map(|source| file("caFile", source)),
         certificate: pair,
         server_name: server_name.as_ref().and_then(normal),
+        ..EgressTls::default()
     }
 }
 

@@ -274,6 +274,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         let placed = &documents.externals[*index];
         functions.insert(id.clone(), external::external(&context, &placed.scope(problems), &placed.document, &mesh));
     }
+    let backend_tls = routes::backend_tls(&context, &documents.gateway_api, &mut functions);
     let grants = hosts::grants(&documents.namespace_quotas, &namespaces, problems);
     let mut claims = hosts::Claims::new(grants);
     hosts::belong(&documents.functions, &names, &mut claims, problems);
@@ -300,7 +301,8 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
             (None, None, None) => {}
         }
     });
-    let (routes, compiled_routes) = routes::routes(documents, &mesh, &functions, &mut claims, problems, &doubts);
+    let (routes, compiled_routes) =
+        routes::routes(documents, &mesh, (&functions, backend_tls), &mut claims, problems, &doubts);
     if problems.borrow().is_empty() {
         let uses = QuotaUses { functions: &functions, policies: &policies, secrets: &secrets, routes: &route_uses };
         namespaces::within(documents, &uses, &namespaces, problems);

@@ -11,7 +11,7 @@ pub(crate) struct Routes {
     pub gateway: GatewayRoutes,
     /// The functions and Externals to which routes of the gateway lead.
     pub routed: BTreeSet<FunctionId>,
-    /// Routes for calls, by callee, each list sorted by name.
+    /// Routes for calls, by callee. Those of each kind are sorted by name.
     pub calls: BTreeMap<FunctionId, Vec<ScopedRoute>>,
     pub report: RouteReport,
 }

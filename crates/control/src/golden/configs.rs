@@ -3,11 +3,11 @@
 use super::programs::{inbound, outbound};
 use leno_model::revision::{DeclaredRevision, Latency, Plan, Revision, Revisions, Rollout, Split, Target, Template};
 use leno_model::{
-    AppProtocol, Authorizer, AuthorizerCache, AuthorizerProtocol, Callee, ChainLink, Command, Container, Credential,
-    CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls, Engine, Expose, Extension, HostFolder, HostVolume,
-    Isolation, Job, JwksFetch, Liveness, Metric, ModuleUrl, Owner, PersistentVolume, Port, PortProtocol, Process,
-    PublicKey, Pull, Readiness, Resources, Run, Scale, Secret, SecretBytes, SecretSource, SecretValues, StoredKey,
-    VerificationKey, Volume, Wasm,
+    AppProtocol, Authorizer, AuthorizerCache, AuthorizerProtocol, Callee, CertificateName, ChainLink, Command,
+    Container, Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls, Engine, Expose, Extension,
+    HostFolder, HostVolume, Isolation, Job, JwksFetch, Liveness, Metric, ModuleUrl, Owner, PersistentVolume, Port,
+    PortProtocol, Process, PublicKey, Pull, Readiness, Resources, Run, Scale, Secret, SecretBytes, SecretSource,
+    SecretValues, StoredKey, VerificationKey, Volume, Wasm,
 };
 use leno_model::{FunctionConfig, FunctionId, ModuleHash, NamespaceBounds};
 use leno_policy::spec::{Cidr, Direction, KeyId, KeyPart, ProgramSpec};
@@ -321,6 +321,7 @@ pub(super) fn egress(by_egress_nodes: bool) -> FunctionConfig {
                 ca_file: Some("/etc/leno/ca.pem".into()),
                 certificate: Some(("/etc/leno/client.pem".into(), "/etc/leno/client.key".into())),
                 server_name: Some("api.internal".to_owned()),
+                ..EgressTls::default()
             },
             credentials: forms.into_iter().map(credential).collect(),
             connect_timeout: Duration::from_secs(5),
@@ -328,6 +329,26 @@ pub(super) fn egress(by_egress_nodes: bool) -> FunctionConfig {
             by_egress_nodes,
         }),
     )
+}
+
+/// An external service whose TLS a BackendTLSPolicy determines.
+pub(super) fn with_backend_tls() -> FunctionConfig {
+    let stored = |secret: &str| SecretSource::Stored(StoredKey { secret: secret.to_owned(), key: "ca.crt".to_owned() });
+    let mut service = egress(false);
+    if let Run::Egress(egress) = &mut service.run {
+        egress.tls = EgressTls {
+            ca_file: Some(stored("first")),
+            further_roots: vec![stored("second")],
+            server_name: Some("api.internal".to_owned()),
+            names: vec![
+                CertificateName::Host("*.internal".to_owned()),
+                CertificateName::Uri("spiffe://bank.example/api".to_owned()),
+            ],
+            refused: "the policy `shop/bank` names no authority".to_owned(),
+            ..EgressTls::default()
+        };
+    }
+    service
 }
 
 fn plain(name: &str, run: Run) -> FunctionConfig {

@@ -1,6 +1,7 @@
 //! Calls to external services: by name and by address, with TLS and with secrets of the node, and
 //! the refusals of such calls.
 
+mod backend_tls;
 mod stored;
 mod tcp;
 

@@ -21,8 +21,8 @@ use table::{Case, GatewayPorts, Gets, Group, Protocol};
 const FEWEST: usize = 300;
 
 /// The most requirements without a case, and the most cases of parts that do not work yet.
-const UNCOVERED: usize = 1;
-const PENDING: usize = 1;
+const UNCOVERED: usize = 0;
+const PENDING: usize = 0;
 
 /// A path by which requests come.
 #[derive(Clone, Copy, PartialEq, Eq)]

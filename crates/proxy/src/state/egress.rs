@@ -82,9 +82,7 @@ impl Hash for EgressTargetTls {
 impl EgressTarget {
     /// Prepares the service. Its secrets are read on first use.
     pub(super) fn new(egress: &Egress, name: Arc<str>, secrets: &EgressSecrets) -> Self {
-        let EgressTls { ca_file, certificate, .. } = &egress.tls;
-        let pair = certificate.iter().flat_map(|(chain, key)| [chain.clone(), key.clone()]);
-        let sources: Vec<SecretSource> = ca_file.iter().cloned().chain(pair).collect();
+        let sources: Vec<SecretSource> = egress.tls.sources().cloned().collect();
         let credential = |credential: &Credential| {
             // The configuration has checked the name.
             let name = HeaderName::try_from(credential.header.as_str()).ok()?;
@@ -166,6 +164,9 @@ impl EgressTarget {
         if !tls {
             return Ok(EgressKey { name, tls: None });
         }
+        if !self.egress.tls.refused.is_empty() {
+            return Err(Failure::Unready { cause: self.egress.tls.refused.clone() });
+        }
         let settings = self.egress.tls.clone();
         let config = self.tls[usize::from(http2)].get(move |reader| config(&settings, http2, reader)).await;
         let config = config.map_err(|error| Failure::Unready { cause: error.to_string() })?;
@@ -235,7 +236,8 @@ enum SecretError {
 
 fn config(settings: &EgressTls, http2: bool, reader: &SecretReader) -> Result<(ClientConfig, u64), SecretError> {
     let pair = settings.certificate.as_ref().map(|(chain, key)| (chain, key));
-    let made = client::tls_of(settings.ca_file.as_ref(), pair, |source| reader.bytes(source));
+    let roots: Vec<&SecretSource> = settings.roots().collect();
+    let made = client::tls_of(&roots, &settings.names, pair, |source| reader.bytes(source));
     let FileTls { mut config, expires } = made.map_err(|error: ClientError| SecretError::Tls(Arc::new(error)))?;
     config.alpn_protocols = vec![if http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
     Ok((config, expires))

@@ -1,5 +1,6 @@
 //! Back ends: the functions, Externals and revisions to which references lead.
 
+use super::backend_tls::BackendTls;
 use crate::problem::{Problem, Scope};
 use crate::route_status::kind_name;
 use crate::snapshot::Function;
@@ -7,7 +8,7 @@ use leno_gateway_api::GROUP;
 use leno_model::revision::number;
 use leno_model::{BackendTarget, Egress, FunctionId, HttpRouteKind, Run};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The API group of the mesh's own kinds.
 pub(super) const LENO: &str = "leno.dev";
@@ -60,12 +61,15 @@ impl<'a> Grants<'a> {
 /// The objects to which references of a route can lead.
 pub(super) struct References<'a> {
     pub functions: &'a BTreeMap<FunctionId, Function>,
+    pub backend_tls: &'a BackendTls,
     /// `None`: calls need no grant, because policies decide which function may call which.
     pub grants: Option<&'a Grants<'a>>,
     /// Namespace and kind of the route.
     pub namespace: &'a str,
     pub kind: HttpRouteKind,
     pub unresolved: RefCell<Vec<BadReference>>,
+    /// Back ends that have a policy for TLS.
+    pub secured: RefCell<BTreeSet<FunctionId>>,
 }
 
 impl References<'_> {
@@ -120,6 +124,12 @@ impl References<'_> {
             }
         }
         let Some((id, function)) = found else { return Err(missing("function or External")) };
+        if self.backend_tls.has(id) {
+            self.secured.borrow_mut().insert(id.clone());
+        }
+        if let Some(reason) = self.backend_tls.refusal(id) {
+            return Err(("UnsupportedProtocol", format!("`{shown}`: {reason}"), "correct the policy, or remove it"));
+        }
         match (&function.run, kind) {
             (Run::Job(_), _) => {
                 return Err(("InvalidKind", format!("`{shown}` is a job, which gets no requests"), "name a function"));

@@ -4,6 +4,7 @@
 //! A document that its schema accepts is no error. A reference that leads nowhere, or a part that
 //! gateways do not carry out, is a condition of the route, and a warning.
 
+mod backend_tls;
 mod backends;
 mod filters;
 mod hosts;
@@ -12,8 +13,10 @@ mod parents;
 mod patterns;
 mod rules;
 
+pub(super) use self::backend_tls::backend_tls;
 pub(super) use self::hosts::includes;
 
+use self::backend_tls::BackendTls;
 use self::backends::{BadReference, Grants, References};
 use self::parents::Parents;
 use super::hosts::Claims;
@@ -26,7 +29,7 @@ use leno_gateway_api::{
 };
 use leno_model::{AttachedRoute, FunctionId, GatewayRoutes, HttpRoute, HttpRouteKind, MeshConfig, Precedence};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A route as a document writes it.
 struct WrittenRoute<'a> {
@@ -61,13 +64,15 @@ struct RuleSet {
     /// Rules that are not in force: a number and a reason.
     dropped: Vec<(usize, String)>,
     unresolved: Vec<BadReference>,
+    /// Back ends that have a policy for TLS.
+    secured: BTreeSet<FunctionId>,
 }
 
 /// Compiles all documents of the Gateway API. Reports hosts that a namespace may not have.
 pub(super) fn routes<'a>(
     documents: &'a Documents,
     mesh: &MeshConfig,
-    functions: &'a BTreeMap<FunctionId, Function>,
+    (functions, backend_tls): (&'a BTreeMap<FunctionId, Function>, BackendTls),
     claims: &mut Claims<'a>,
     problems: &RefCell<Vec<Problem>>,
     doubts: &RefCell<Vec<Problem>>,
@@ -83,28 +88,51 @@ pub(super) fn routes<'a>(
         documents.gateway_api.iter().filter_map(|placed| WrittenRoute::of(placed)).collect();
     written.sort_by_key(|route| (route.namespace, route.name, route.kind == HttpRouteKind::Grpc));
     let mut parents = Parents::new(gateways, functions);
-    let (mut compiled, mut statuses) = (Vec::new(), Vec::new());
-    for route in written.into_iter().take_while(|_| !documents.effort.is_over()) {
-        let (for_gateways, for_calls): (Vec<_>, Vec<_>) =
-            route.parents.iter().partition(|parent| parent.group == GROUP);
-        let for_calls = !for_calls.is_empty();
-        let of_calls = for_calls.then(|| route.rules(functions, None, doubts));
-        let of_gateways =
-            (!for_calls || !for_gateways.is_empty()).then(|| route.rules(functions, Some(&grants), doubts));
-        let (status, in_force) =
-            route.attach([of_gateways.as_ref(), of_calls.as_ref()], &mut parents, claims, problems, doubts);
-        statuses.push(status);
-        compiled.extend(of_gateways.or(of_calls).map(|rules| PlacedRoute { in_force, ..rules.placed }));
+    let compiled: Vec<(WrittenRoute<'_>, [Option<RuleSet>; 2])> = written
+        .into_iter()
+        .take_while(|_| !documents.effort.is_over())
+        .map(|route| {
+            let (for_gateways, for_calls): (Vec<_>, Vec<_>) =
+                route.parents.iter().partition(|parent| parent.group == GROUP);
+            let for_calls = !for_calls.is_empty();
+            let targets = (functions, &backend_tls);
+            let of_calls = for_calls.then(|| route.rules(targets, None, doubts));
+            let of_gateways =
+                (!for_calls || !for_gateways.is_empty()).then(|| route.rules(targets, Some(&grants), doubts));
+            (route, [of_gateways, of_calls])
+        })
+        .collect();
+    let mut attached: Vec<(BTreeMap<usize, ParentStatus>, bool)> = vec![Default::default(); compiled.len()];
+    // GRPCRoutes win for calls, whatever their names are, so they are attached first.
+    for of_grpc_calls in [true, false] {
+        for ((route, rules), (statuses, in_force)) in compiled.iter().zip(&mut attached) {
+            let is_wanted = |parent: &ParentReference| {
+                of_grpc_calls == (route.kind == HttpRouteKind::Grpc && parent.group != GROUP)
+            };
+            *in_force |= route.attach(rules, &is_wanted, statuses, &mut parents, (&mut *claims, problems, doubts));
+        }
+    }
+    let (mut statuses, mut placed, mut gateways) = (Vec::new(), Vec::new(), BTreeMap::new());
+    for ((route, [of_gateways, of_calls]), (parents, in_force)) in compiled.into_iter().zip(attached) {
+        route.has_parents(doubts);
+        for id in of_gateways.iter().flat_map(|rules| &rules.secured) {
+            let accepted = parents.values().filter(|parent| parent.is_accepted() && parent.parent_ref.group == GROUP);
+            let names = accepted.map(|parent| (parent.parent_ref.namespace.clone(), parent.parent_ref.name.clone()));
+            gateways.entry(id.clone()).or_insert_with(BTreeSet::new).extend(names);
+        }
+        statuses.push(route.status(parents.into_values().collect()));
+        placed.extend(of_gateways.or(of_calls).map(|rules| PlacedRoute { in_force, ..rules.placed }));
     }
     statuses.extend(documents.gateway_api.iter().filter_map(|placed| without_effect(placed, doubts)));
     statuses
         .sort_by(|one, other| (&one.namespace, &one.name, one.kind).cmp(&(&other.namespace, &other.name, other.kind)));
     let attached: Vec<AttachedRoute> = std::mem::take(&mut parents.attached).into_values().collect();
     let routed = attached.iter().flat_map(|attached| attached.route.targets()).cloned().collect();
+    let policies = backend_tls.statuses(&gateways);
     let (listeners, gateways) = parents.listeners();
     let gateway = GatewayRoutes { listeners, routes: attached };
     let calls = parents.calls;
-    (Routes { gateway, routed, calls, report: RouteReport { gateways, routes: statuses } }, compiled)
+    (Routes { gateway, routed, calls, report: RouteReport { gateways, routes: statuses, policies } }, placed)
 }
 
 impl<'a> WrittenRoute<'a> {
@@ -127,12 +155,19 @@ impl<'a> WrittenRoute<'a> {
     /// Compiles its rules. `grants`: `None` for calls.
     fn rules(
         &self,
-        functions: &BTreeMap<FunctionId, Function>,
+        (functions, backend_tls): (&BTreeMap<FunctionId, Function>, &BackendTls),
         grants: Option<&Grants<'_>>,
         doubts: &RefCell<Vec<Problem>>,
     ) -> RuleSet {
-        let unresolved = RefCell::default();
-        let references = References { functions, grants, namespace: self.namespace, kind: self.kind, unresolved };
+        let references = References {
+            functions,
+            backend_tls,
+            grants,
+            namespace: self.namespace,
+            kind: self.kind,
+            unresolved: RefCell::default(),
+            secured: RefCell::default(),
+        };
         let found = RefCell::default();
         let root = self.placed.scope(&found);
         let spec = root.field("spec");
@@ -165,7 +200,7 @@ impl<'a> WrittenRoute<'a> {
                 ..problem
             }));
         }
-        let unresolved = references.unresolved.into_inner();
+        let (unresolved, secured) = (references.unresolved.into_inner(), references.secured.into_inner());
         doubts.borrow_mut().extend(unresolved.iter().map(|BadReference { problem, .. }| Problem {
             message: format!("{}: requests for it get status 500", problem.message),
             ..problem.clone()
@@ -176,39 +211,25 @@ impl<'a> WrittenRoute<'a> {
             placed: PlacedRoute { route, rules: places, origin: self.placed.origin, in_force: false },
             dropped,
             unresolved,
+            secured,
         }
     }
 
-    /// Attaches it to its parents: Gateways, and functions whose calls follow it. Returns its status,
-    /// and whether it is in force anywhere.
+    /// Attaches it to those of its parents that are wanted: Gateways, and functions whose calls follow
+    /// it. Adds its status at each, and returns whether it is in force at any.
     fn attach(
         &self,
-        [of_gateways, of_calls]: [Option<&RuleSet>; 2],
+        [of_gateways, of_calls]: &[Option<RuleSet>; 2],
+        is_wanted: &dyn Fn(&ParentReference) -> bool,
+        statuses: &mut BTreeMap<usize, ParentStatus>,
         parents: &mut Parents<'a>,
-        claims: &mut Claims<'a>,
-        problems: &RefCell<Vec<Problem>>,
-        doubts: &RefCell<Vec<Problem>>,
-    ) -> (RouteStatus, bool) {
+        (claims, problems, doubts): (&mut Claims<'a>, &RefCell<Vec<Problem>>, &RefCell<Vec<Problem>>),
+    ) -> bool {
         let root = self.placed.scope(problems);
         let spec = root.field("spec");
         let list = spec.field("parentRefs");
-        let defaults = match &self.placed.document {
-            Resource::HTTPRoute(route) => route.spec.use_default_gateways,
-            Resource::GRPCRoute(route) => route.spec.use_default_gateways,
-            _ => None,
-        };
-        if defaults == Some(GatewayDefaultScope::All) {
-            let message = "there are no default Gateways here";
-            spec.field("useDefaultGateways").doubt(doubts, message, "name a Gateway in `parentRefs`");
-        } else if self.parents.is_empty() {
-            spec.doubt(
-                doubts,
-                "the route has no effect: it has no parent",
-                "name a Gateway or a function in `parentRefs`",
-            );
-        }
-        let (mut statuses, mut in_force) = (Vec::new(), false);
-        for (index, parent) in self.parents.iter().enumerate() {
+        let mut in_force = false;
+        for (index, parent) in self.parents.iter().enumerate().filter(|(_, parent)| is_wanted(parent)) {
             let place = list.element(index);
             let Some(rules) = (if parent.group == GROUP { of_gateways } else { of_calls }) else { continue };
             let outcome = match rules.placed.route.rules.is_empty() && !rules.dropped.is_empty() {
@@ -231,16 +252,36 @@ impl<'a> WrittenRoute<'a> {
             let partly = (accepted.status && !rules.dropped.is_empty()).then(|| rules.partly());
             let conditions = [accepted, rules.resolved()].into_iter().chain(partly).collect();
             let parent_ref = parents::name(parent, self.namespace);
-            statuses.push(ParentStatus { parent_ref, controller_name: CONTROLLER, conditions });
+            statuses.insert(index, ParentStatus { parent_ref, controller_name: CONTROLLER, conditions });
         }
-        let status = RouteStatus {
+        in_force
+    }
+
+    /// Reports a route without parents.
+    fn has_parents(&self, doubts: &RefCell<Vec<Problem>>) {
+        let root = self.placed.scope(doubts);
+        let spec = root.field("spec");
+        let defaults = match &self.placed.document {
+            Resource::HTTPRoute(route) => route.spec.use_default_gateways,
+            Resource::GRPCRoute(route) => route.spec.use_default_gateways,
+            _ => None,
+        };
+        if defaults == Some(GatewayDefaultScope::All) {
+            let message = "there are no default Gateways here";
+            spec.field("useDefaultGateways").problem(message, "name a Gateway in `parentRefs`");
+        } else if self.parents.is_empty() {
+            spec.problem("the route has no effect: it has no parent", "name a Gateway or a function in `parentRefs`");
+        }
+    }
+
+    fn status(&self, parents: Vec<ParentStatus>) -> RouteStatus {
+        RouteStatus {
             namespace: self.namespace.to_owned(),
             name: self.name.to_owned(),
             kind: kind_name(self.kind),
             hostnames: self.hostnames.to_vec(),
-            parents: statuses,
-        };
-        (status, in_force)
+            parents,
+        }
     }
 }
 
@@ -273,8 +314,7 @@ impl RuleSet {
     }
 }
 
-/// The status of a route of a kind that gateways do not carry out. Documents of other such kinds are
-/// reported only.
+/// The status of a route of a kind that gateways do not carry out.
 fn without_effect(placed: &TypedDocument<Resource>, doubts: &RefCell<Vec<Problem>>) -> Option<RouteStatus> {
     let (parents, hostnames, message, fix) = match &placed.document {
         Resource::TLSRoute(route) => {
@@ -286,11 +326,6 @@ fn without_effect(placed: &TypedDocument<Resource>, doubts: &RefCell<Vec<Problem
             let (message, fix) =
                 ("gateways serve HTTP only", "use `ports` of the function, for calls from other functions");
             (&route.spec.parent_refs[..], &[][..], message, fix)
-        }
-        Resource::BackendTLSPolicy(_) => {
-            let message = "the policy has no effect: TLS between functions is mutual and always on";
-            placed.scope(doubts).field("kind").problem(message, "for an External, use its `tls`");
-            return None;
         }
         _ => return None,
     };

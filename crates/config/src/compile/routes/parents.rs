@@ -56,8 +56,7 @@ fn no_parent(message: impl Into<String>) -> Condition {
     Condition::fails("Accepted", "NoMatchingParent", message)
 }
 
-fn conflicted(what: &str) -> Condition {
-    let message = format!("a route of the other kind, whose name comes first, has {what}");
+fn conflicted(message: &str) -> Condition {
     Condition::fails("Accepted", "Conflicted", message)
 }
 
@@ -178,7 +177,9 @@ impl<'a> Parents<'a> {
             }
         }
         if !accepted {
-            return Err(conflicted("one of its hostnames at each listener"));
+            return Err(conflicted(
+                "a route of the other kind, whose name comes first, has one of its hostnames at each listener",
+            ));
         }
         if !in_force {
             place.doubt(doubts, format!("the route has no effect: no listener of `{shown}` is in force for it"), "");
@@ -215,7 +216,7 @@ impl<'a> Parents<'a> {
             other.consumers == consumers && other.route.route.kind != route.kind && same_port
         };
         if there.iter().any(excludes) {
-            return Err(conflicted("this parent"));
+            return Err(conflicted("a GRPCRoute has this parent, and comes before HTTPRoutes"));
         }
         if compiled.rules.is_empty() {
             return Ok(false);

@@ -1,7 +1,7 @@
 //! Cases without a request: errors and warnings of `leno check`, and conditions.
 
 use super::table::{self, Case, GATEWAY, GatewayPorts, Group};
-use leno_config::{Condition, GatewayStatus, RouteReport, RouteStatus};
+use leno_config::{AncestorStatus, Condition, GatewayStatus, PolicyStatus, RouteReport, RouteStatus};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -56,6 +56,14 @@ fn conditions(report: &RouteReport) -> BTreeMap<String, Vec<(String, String)>> {
             let kinds = field(format!("supportedKinds={}", listener.supported_kinds.join(",")));
             let texts = listener.conditions.iter().map(of).chain([attached, kinds]);
             all.insert(format!("Listener {namespace}/{name}/{}", listener.name), texts.collect());
+        }
+    }
+    for PolicyStatus { namespace, name, kind, ancestors, .. } in &report.policies {
+        for AncestorStatus { ancestor_ref, conditions, .. } in ancestors {
+            let ancestor =
+                field(format!("ancestor={} {}/{}", ancestor_ref.kind, ancestor_ref.namespace, ancestor_ref.name));
+            let texts: &mut Vec<(String, String)> = all.entry(format!("{kind} {namespace}/{name}")).or_default();
+            texts.extend(conditions.iter().map(of).chain([ancestor]));
         }
     }
     for RouteStatus { namespace, name, kind, parents, .. } in &report.routes {
