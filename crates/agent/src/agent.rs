@@ -14,7 +14,8 @@ use leno_identity::{CertificateDer, Membership, SpiffeId, SvidStore, TlsError};
 use leno_model::FunctionId;
 use leno_wire::v1::from_node::Message;
 use leno_wire::{
-    Instance, JobReport, LimitDemand, Load, NodeCertificates, NodeOffer, RevisionCounts, Subject, Version, messages,
+    Instance, JobReport, LimitDemand, ListenerFault, Load, NodeCertificates, NodeOffer, RevisionCounts, Subject,
+    Version, messages,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -169,6 +170,16 @@ impl Agent {
         if !demands.is_empty() && *self.0.connection.borrow() == Connection::Connected {
             self.0.shared.send(None, from_node(Message::Demands(messages::demands(demands))));
         }
+    }
+
+    /// Reports the listeners of Gateway documents that the node cannot serve. The agent sends only
+    /// changes, and repeats the latest report on a new stream. Returns whether it is a change.
+    pub fn report_listeners(&self, faults: &[ListenerFault]) -> bool {
+        let (is_new, message) = self.0.shared.state().report_listeners(faults);
+        if let Some(message) = message {
+            self.0.shared.send(None, message);
+        }
+        is_new
     }
 
     /// The term during which the node may use its shares of rate limits; `None`: none has begun.

@@ -36,7 +36,12 @@ impl DrainingProcess {
             let is_wanted = match &subject {
                 Subject::FunctionConfig(_) | Subject::Secrets(_) => known.is_some(),
                 Subject::Bundle | Subject::Module(_) | Subject::Endpoints(_) | Subject::Route(_) => true,
-                Subject::Mesh | Subject::Routes | Subject::Hosted | Subject::Scale(_) | Subject::Quota(_) => false,
+                Subject::Mesh
+                | Subject::Routes
+                | Subject::Certificates
+                | Subject::Hosted
+                | Subject::Scale(_)
+                | Subject::Quota(_) => false,
             };
             if is_wanted && known.map(|version| version.to_wire()) != Some(resource.version.clone()) {
                 resources.push(resource);

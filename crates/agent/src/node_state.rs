@@ -5,8 +5,8 @@ use leno_model::{FunctionConfig, FunctionId};
 use leno_wire::v1::from_node::Message;
 use leno_wire::v1::to_node;
 use leno_wire::{
-    Bounds, Content, Instance, JobReport, Lease, NodeCertificates, NodeOffer, RELEASE, Resource, Subject, Version,
-    messages, v1,
+    Bounds, Content, Instance, JobReport, Lease, ListenerFault, NodeCertificates, NodeOffer, RELEASE, Resource,
+    Subject, Version, listener_fault, messages, v1,
 };
 use prost::Message as _;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +42,8 @@ pub(crate) struct NodeState {
     leases: BTreeMap<FunctionId, Lease>,
     /// The certificates that the node presents.
     certified: Option<NodeCertificates>,
+    /// The listeners that the node cannot serve.
+    listener_faults: Vec<ListenerFault>,
     /// The version of the protocol on the present stream; 0: there is no stream, or no welcome yet.
     protocol: u32,
 }
@@ -54,11 +56,11 @@ impl NodeState {
             protocols: Some(leno_wire::protocols()),
             subscribe: self.subscribed.iter().map(Into::into).collect(),
             // Each stream delivers shares anew, because a term may have ended meanwhile. Control
-            // planes of older releases know of no stored secrets.
+            // planes of older releases know of no stored secrets and certificates.
             held: self
                 .held
                 .iter()
-                .filter(|held| !matches!(held.0, Subject::Quota(_) | Subject::Secrets(_)))
+                .filter(|held| !matches!(held.0, Subject::Quota(_) | Subject::Secrets(_) | Subject::Certificates))
                 .map(messages::held)
                 .collect(),
             inbound: inbound.map(|address| address.to_string()).unwrap_or_default(),
@@ -216,10 +218,26 @@ impl NodeState {
         self.certificates()
     }
 
-    /// Stores the version of the protocol, and returns the report that only this version has.
-    pub(crate) fn speaks(&mut self, protocol: u32) -> Option<v1::FromNode> {
+    /// Stores the listeners that the node cannot serve. Returns whether they are others, and the
+    /// report if the control plane's release expects one.
+    pub(crate) fn report_listeners(&mut self, faults: &[ListenerFault]) -> (bool, Option<v1::FromNode>) {
+        if self.listener_faults == faults {
+            return (false, None);
+        }
+        self.listener_faults = faults.to_vec();
+        (true, self.listeners())
+    }
+
+    /// Stores the version of the protocol, and returns the reports that only this version has.
+    pub(crate) fn speaks(&mut self, protocol: u32) -> impl Iterator<Item = v1::FromNode> + use<> {
         self.protocol = protocol;
-        self.certificates()
+        let listeners = self.listeners().filter(|_| !self.listener_faults.is_empty());
+        self.certificates().into_iter().chain(listeners)
+    }
+
+    fn listeners(&self) -> Option<v1::FromNode> {
+        let speaks = self.protocol >= leno_wire::LISTENERS;
+        speaks.then(|| from_node(Message::Listeners(listener_fault::to_wire(&self.listener_faults))))
     }
 
     fn certificates(&self) -> Option<v1::FromNode> {

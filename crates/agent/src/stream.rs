@@ -294,7 +294,7 @@ impl Session {
         while self.outgoing.try_recv().is_ok() {}
         let hello = {
             let mut state = self.shared.state();
-            state.speaks(0);
+            drop(state.speaks(0));
             state.hello(self.inbound)
         };
         if to_control.try_send(hello).is_err() {
@@ -346,9 +346,7 @@ impl Session {
                     match message.map(|message| message.and_then(|message| message.message)) {
                         Ok(Some(Message::Welcome(sent))) if welcome.is_none() && PROTOCOLS.contains(&sent.protocol) => {
                             let says = self.shared.state().speaks(sent.protocol);
-                            if let Some(message) = says {
-                                self.shared.send(Some(number), message);
-                            }
+                            says.for_each(|message| self.shared.send(Some(number), message));
                             *lived = true;
                             welcome = Some(sent);
                         }

@@ -299,6 +299,14 @@ fn certificates(node: &Node) -> Vec<Alert> {
             ([certificate.late_at, certificate.not_after], certificate.files.certificate.display().to_string());
         alerts.extend(of_gateway_certificate(&subject, certificate.fault.as_deref(), life.map(|at| at.as_secs()), now));
     }
+    for (secret, certificate) in node.listener_certificates.all().iter() {
+        let subject = format!("StoredSecret {secret}");
+        let (life, fault) = match certificate {
+            Ok(certificate) => ([certificate.late_at, certificate.not_after].map(|at| at.as_secs()), None),
+            Err(reason) => ([u64::MAX; 2], Some(&**reason)),
+        };
+        alerts.extend(of_gateway_certificate(&subject, fault, life, now));
+    }
     alerts
 }
 

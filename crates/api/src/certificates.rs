@@ -1,9 +1,10 @@
 //! The expiry of a node's certificates, in `/metrics`, under the names of Istio's agent.
 
-use leno_identity::not_after;
+use leno_identity::{StoredCertificate, not_after};
 use leno_proxy::Node;
 use leno_telemetry::exposition::{Collector, Exposition};
 use leno_telemetry::families;
+use serde_json::{Value, json};
 
 /// Seconds until each certificate expires, by name.
 #[derive(Debug)]
@@ -23,8 +24,25 @@ impl Scrape {
         let gateway = gateway.map(|certificate| {
             (certificate.files.certificate.display().to_string(), left(certificate.not_after.as_secs()))
         });
-        Self(own.chain(root.map(|end| ("ROOTCA".to_owned(), left(end)))).chain(gateway).collect())
+        let stored = node.listener_certificates.all();
+        let stored = stored.iter().filter_map(|(secret, certificate)| {
+            Some((secret.clone(), left(certificate.as_ref().ok()?.not_after.as_secs())))
+        });
+        Self(own.chain(root.map(|end| ("ROOTCA".to_owned(), left(end)))).chain(gateway).chain(stored).collect())
     }
+}
+
+/// Rows of `leno get identities` for the certificates of Gateway documents' listeners.
+pub(crate) fn of_listeners(node: &Node) -> Vec<Value> {
+    let row = |(secret, certificate): (&String, &Result<StoredCertificate, String>)| match certificate {
+        Ok(StoredCertificate { names, not_after, .. }) => json!({
+            "identity": format!("gateway, {}", names.join(" ")),
+            "not_after": not_after.as_secs(),
+            "file": format!("StoredSecret {secret}"),
+        }),
+        Err(reason) => json!({ "identity": "gateway", "file": format!("StoredSecret {secret}"), "reason": reason }),
+    };
+    node.listener_certificates.all().iter().map(row).collect()
 }
 
 fn seconds(time: u64) -> i64 {

@@ -5,6 +5,7 @@ use leno_config::{
     AncestorStatus, Condition, GatewayStatus, ListenerStatus, ParentName, ParentStatus, PolicyStatus, RouteReport,
     RouteStatus,
 };
+use leno_wire::{ListenerFault, ListenerFaultKind};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -26,11 +27,35 @@ impl RouteViews {
         routes.chain(policies).collect()
     }
 
-    /// The rows of `leno get gateways`, one for each listener.
-    pub fn gateways(&self, is_known: impl Fn(&str) -> bool) -> Vec<Value> {
+    /// The rows of `leno get gateways`, one for each listener. `faults`: listeners that nodes cannot
+    /// serve, each with the node.
+    pub fn gateways(&self, is_known: impl Fn(&str) -> bool, faults: &[(String, ListenerFault)]) -> Vec<Value> {
         let report = self.0.load();
         let known = report.gateways.iter().filter(|gateway| is_known(&gateway.namespace));
-        known.flat_map(|gateway| gateway.listeners.iter().map(|listener| listener_of(gateway, listener))).collect()
+        let rows = known.flat_map(|gateway| {
+            gateway.listeners.iter().map(|listener| {
+                let mut listener = listener.clone();
+                let name = format!("{}/{}/{}", gateway.namespace, gateway.name, listener.name);
+                for (node, fault) in faults.iter().filter(|(_, fault)| fault.listener == name) {
+                    add(&mut listener, node, fault);
+                }
+                listener_of(gateway, &listener)
+            })
+        });
+        rows.collect()
+    }
+}
+
+/// Adds a fault to the conditions of a listener.
+fn add(listener: &mut ListenerStatus, node: &str, fault: &ListenerFault) {
+    let message = format!("at the node {node}: {}", fault.reason);
+    match fault.kind {
+        // The node tries again.
+        ListenerFaultKind::Port => listener.fail("Programmed", "Pending", message),
+        ListenerFaultKind::Certificate => {
+            listener.fail("ResolvedRefs", "InvalidCertificateRef", message.clone());
+            listener.fail("Programmed", "Invalid", message);
+        }
     }
 }
 

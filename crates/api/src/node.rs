@@ -171,7 +171,10 @@ impl Admin {
             },
             "/routes" | "/gateways" => match &self.routes {
                 Some(routes) if path == "/routes" => list(json!(routes.routes(|_| true))),
-                Some(routes) => list(json!(routes.gateways(|_| true))),
+                Some(routes) => {
+                    let faults = self.control.as_ref().map(Control::listener_faults).unwrap_or_default();
+                    list(json!(routes.gateways(|_| true, &faults)))
+                }
                 None => reply(StatusCode::NOT_FOUND, "text/plain", ELSEWHERE.to_owned()),
             },
             "/revisions" | "/jobs" | "/nodes" => match &self.control {
@@ -487,7 +490,7 @@ impl Admin {
                 "reason": certificate.fault,
             })
         });
-        rows.chain(gateway).collect()
+        rows.chain(gateway).chain(certificates::of_listeners(&self.node)).collect()
     }
 }
 

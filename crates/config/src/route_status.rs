@@ -168,6 +168,15 @@ impl ParentStatus {
 }
 
 impl ListenerStatus {
+    /// Adds that a condition does not hold, for this reason.
+    pub fn fail(&mut self, name: &'static str, reason: &'static str, message: String) {
+        match self.conditions.iter_mut().find(|condition| condition.name == name) {
+            Some(condition) if condition.status => *condition = Condition::fails(name, reason, message),
+            Some(condition) => condition.message = format!("{}; {message}", condition.message),
+            None => self.conditions.push(Condition::fails(name, reason, message)),
+        }
+    }
+
     /// Whether the gateway serves it.
     pub fn is_programmed(&self) -> bool {
         self.conditions.iter().any(|condition| condition.name == "Programmed" && condition.status)

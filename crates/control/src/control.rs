@@ -31,7 +31,7 @@ use leno_identity::{
 use leno_model::Container;
 use leno_model::revision::Template;
 use leno_model::{FunctionId, revision};
-use leno_wire::{Answer, JobReport, Question};
+use leno_wire::{Answer, JobReport, ListenerFault, Question};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
@@ -230,6 +230,12 @@ impl Control {
         let now = SystemTime::now();
         status.jobs.retain(|job| !job.is_past(now));
         status
+    }
+
+    /// The listeners of Gateway documents that connected gateways cannot serve, each with the name of
+    /// the node.
+    pub fn listener_faults(&self) -> Vec<(String, ListenerFault)> {
+        self.state().listener_faults()
     }
 
     /// Whether definitions were published or stored. Without any, nodes would learn that no

@@ -5,10 +5,10 @@ use crate::history::Histories;
 use crate::job::JobDefinition;
 use crate::scheduler::{Demand, JailUse};
 use leno_config::Permissions;
-use leno_identity::{SpiffeId, TrustBundle, TrustDomain};
+use leno_identity::{CERTIFICATE_KEY, PRIVATE_KEY, SpiffeId, TrustBundle, TrustDomain};
 use leno_model::revision::{Revision, Revisions, Template};
 use leno_model::{ChainLink, Container, Isolation, Run, Scale};
-use leno_model::{FunctionConfig, FunctionId, GatewayRoutes, MeshConfig, ModuleHash, Route, SecretValues};
+use leno_model::{FunctionConfig, FunctionId, GatewayRoutes, MeshConfig, ModuleHash, Route, SecretValues, StoredKey};
 use leno_policy::spec::{QuotaAlgorithm, RateLimit};
 use leno_wire::encoding::EncodingError;
 use leno_wire::{Capacity, Content, Subject, run_of};
@@ -66,6 +66,13 @@ pub(crate) struct PreparedFunction {
     route: Option<Content>,
     /// `None`: the function names no stored secrets, or they are not known yet.
     secrets: Option<Content>,
+}
+
+/// Routes of gateways that were encoded and may be set.
+pub(crate) struct PreparedRoutes {
+    routes: Content,
+    /// `None`: no listener names certificates, or they are not known yet.
+    certificates: Option<Content>,
 }
 
 /// The outcome of adding or replacing a function.
@@ -195,7 +202,8 @@ impl CompiledDefinitions {
         }
         compiled.modules = modules.clone();
         compiled.add(Subject::Mesh, Content::new(mesh))?;
-        compiled.set_routes(Self::encode_routes(&definitions.routes)?);
+        let routes = compiled.prepare_routes(&definitions.routes)?;
+        compiled.set_routes(routes);
         Ok(compiled)
     }
 
@@ -204,17 +212,31 @@ impl CompiledDefinitions {
         self.add(Subject::Bundle, Content::of_bundle(bundle))
     }
 
-    /// Encodes the routes of gateways.
-    pub(crate) fn encode_routes(routes: &GatewayRoutes) -> Result<Content, DefinitionsError> {
+    /// Encodes the routes of gateways, and the certificates of their listeners.
+    pub(crate) fn prepare_routes(&self, routes: &GatewayRoutes) -> Result<PreparedRoutes, DefinitionsError> {
         let unencodable =
-            |error: EncodingError| DefinitionsError::Encoding { subject: Subject::Routes, reason: error.to_string() };
-        Content::of_routes(routes).map_err(unencodable)
+            |subject, error: EncodingError| DefinitionsError::Encoding { subject, reason: error.to_string() };
+        let certificates = self.secrets.as_ref().and_then(|secrets| certificates(routes, secrets));
+        let certificates = certificates.map(|values| Content::of_secrets(&values)).transpose();
+        Ok(PreparedRoutes {
+            routes: Content::of_routes(routes).map_err(|error| unencodable(Subject::Routes, error))?,
+            certificates: certificates.map_err(|error| unencodable(Subject::Certificates, error))?,
+        })
     }
 
-    /// Replaces the routes of gateways. Returns whether they are other ones.
-    pub(crate) fn set_routes(&mut self, routes: Content) -> bool {
-        let version = routes.version;
-        self.contents.insert(Subject::Routes, routes).is_none_or(|before| before.version != version)
+    /// Replaces the routes of gateways, and the certificates of their listeners. Returns the
+    /// resources that are others now.
+    pub(crate) fn set_routes(&mut self, PreparedRoutes { routes, certificates }: PreparedRoutes) -> Vec<Subject> {
+        let new = [(Subject::Certificates, certificates), (Subject::Routes, Some(routes))];
+        let mut replace = |(subject, content): (Subject, Option<Content>)| {
+            let version = content.as_ref().map(|content| content.version);
+            let before = match content {
+                Some(content) => self.contents.insert(subject.clone(), content),
+                None => self.contents.remove(&subject),
+            };
+            (before.map(|before| before.version) != version).then_some(subject)
+        };
+        new.into_iter().filter_map(&mut replace).collect()
     }
 
     /// Checks a function that [`CompiledDefinitions::put`] is to add or replace. Its modules must
@@ -364,6 +386,21 @@ impl CompiledDefinitions {
             Err(error) => Err(DefinitionsError::Encoding { subject, reason: error.to_string() }),
         }
     }
+}
+
+/// The stored secrets that listeners name, with `namespace/name` in each key; `None`: no listener
+/// names any.
+fn certificates(routes: &GatewayRoutes, secrets: &Secrets) -> Option<SecretValues> {
+    let named: BTreeSet<&String> = routes.listeners.iter().flat_map(|listener| &listener.certificates).collect();
+    let values = named.iter().flat_map(|named| {
+        let (namespace, secret) = named.split_once('/').unwrap_or_default();
+        [CERTIFICATE_KEY, PRIVATE_KEY].into_iter().filter_map(move |key| {
+            let stored = StoredKey { secret: secret.to_owned(), key: key.to_owned() };
+            let value = secrets.get(namespace)?.get(&stored)?.clone();
+            Some((StoredKey { secret: (*named).clone(), ..stored }, value))
+        })
+    });
+    (!named.is_empty()).then(|| values.collect())
 }
 
 /// The demand of a function's instances: that of its largest revision.

@@ -11,7 +11,8 @@ use leno_model::{CandidatePrograms, FunctionConfig, FunctionId, Route};
 use leno_wire::encoding::{from_bytes, to_bytes};
 use leno_wire::v1::{from_node, to_node};
 use leno_wire::{
-    Answer, Content, Instance, JobReport, MAX_REASON, PROTOCOLS, Question, Resource, Subject, messages, v1,
+    Answer, Content, Instance, JobReport, MAX_REASON, PROTOCOLS, Question, Resource, Subject, listener_fault, messages,
+    v1,
 };
 use prost::Message;
 use serde::Serialize;
@@ -67,6 +68,10 @@ pub fn from_node(bytes: &[u8]) {
         Some(from_node::Message::Certificates(sent)) => {
             let certified = messages::certified(&sent);
             assert_eq!(messages::certified(&messages::certificates(&certified)), certified);
+        }
+        Some(from_node::Message::Listeners(sent)) => {
+            let faults = listener_fault::from_wire(sent);
+            assert_eq!(listener_fault::from_wire(listener_fault::to_wire(&faults)), faults);
         }
         Some(from_node::Message::Proof(sent)) => {
             let (_, outcome) = messages::proof(sent);
@@ -125,6 +130,7 @@ pub fn payload(payload: &[u8]) {
         Subject::Bundle,
         Subject::Module(leno_wire::module_hash(payload)),
         Subject::Routes,
+        Subject::Certificates,
         Subject::Hosted,
     ];
     let id = FunctionId::new("shop", "checkout");
@@ -205,7 +211,7 @@ pub(crate) fn written(resource: &Resource) -> Content {
         Resource::Route(route) => Content::new(route),
         Resource::Scale(_, bounds) => Content::new(bounds),
         Resource::Quota(_, lease) => Content::new(lease),
-        Resource::Secrets(_, values) => Content::of_secrets(values),
+        Resource::Secrets(_, values) | Resource::Certificates(values) => Content::of_secrets(values),
         Resource::Endpoints(_, endpoints) => Content::new(endpoints),
         Resource::Routes(routes) => Content::of_routes(routes),
         Resource::Hosted(placement) => Content::new(placement),

@@ -22,7 +22,7 @@ use leno_identity::{Authority, CertificateDer, TrustBundle};
 use leno_model::revision::Template;
 use leno_model::{
     AccessLogSink, Accounts, AdminListener, CertificateFiles, Engine, ExtensionInstances, GatewayTls, ImageRegistry,
-    Images, Limits, RedisQuotas, RedisTransport, RegistryCredentials, TrustedProxies, UpstreamLimits,
+    Images, Limits, PortRange, RedisQuotas, RedisTransport, RegistryCredentials, TrustedProxies, UpstreamLimits,
 };
 use leno_model::{CandidatePrograms, FunctionId, Locality, MeshConfig, Route};
 use leno_wire::encoding::{from_bytes_observed, to_bytes};
@@ -97,6 +97,8 @@ fn golden_files_are_read_and_written_as_they_were() {
     let upstream = UpstreamLimits { tcp_keep_alive: Duration::from_secs(15), ..UpstreamLimits::default() };
     let limits = Limits { upstream, ..mesh().limits };
     resource("mesh-tcp", &Resource::Mesh(Box::new(MeshConfig { limits, ..mesh() })));
+    let gateway_ports = vec![PortRange { first: 8443, last: 8443 }, PortRange { first: 9000, last: 9010 }];
+    resource("mesh-ports", &Resource::Mesh(Box::new(MeshConfig { gateway_ports, ..mesh() })));
     let domain = "orders.example".parse().unwrap();
     let root = file("root.der", || Authority::new(&domain).unwrap().bundle().roots().next().unwrap().to_vec());
     resource("bundle", &Resource::Bundle(TrustBundle::new(&domain, [CertificateDer::from(root)]).unwrap()));
@@ -142,6 +144,9 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("hosted-scheduled", &Resource::Hosted(Placement::Scheduled));
     resource("routes", &Resource::Routes(Box::default()));
     resource("routes-of-documents", &Resource::Routes(Box::new(routes::gateway_routes())));
+    resource("routes-of-ports", &Resource::Routes(Box::new(routes::opened())));
+    resource("routes-of-certificates", &Resource::Routes(Box::new(routes::certified())));
+    resource("listener-certificates", &Resource::Certificates(Arc::new(routes::certificates())));
     resource("route-of-documents", &Resource::Route(Box::new(Route::of(&routes::routed()).unwrap())));
     resource("slice-routed", &Resource::FunctionConfig(Box::new(routes::routed())));
     resource("hosted-everything", &Resource::Hosted(Placement::Everything));
@@ -355,6 +360,7 @@ fn mesh() -> MeshConfig {
             key: "/etc/leno/key.pem".into(),
             further: Vec::new(),
         }),
+        gateway_ports: Vec::new(),
         https_redirect: None,
         trusted_proxies: TrustedProxies::Addresses(vec![leno_policy::spec::Cidr {
             address: "10.0.0.0".parse().unwrap(),

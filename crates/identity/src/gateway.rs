@@ -109,21 +109,26 @@ impl ServerCertificates {
         }
     }
 
-    fn certificate_for(&self, name: Option<&str>) -> Arc<CertifiedKey> {
+    fn certificate_for(&self, name: Option<&str>) -> Option<Arc<CertifiedKey>> {
         let certificates = self.0.load();
-        let is_for =
-            |wanted: &str| certificates.iter().find(|certificate| certificate.names.iter().any(|name| name == wanted));
-        let named = name.and_then(|name| {
-            let name = name.to_ascii_lowercase();
-            is_for(&name).or_else(|| is_for(&format!("*.{}", name.split_once('.')?.1)))
-        });
-        named.unwrap_or(&certificates[0]).certified.clone()
+        pick(&certificates, name, |certificate| &certificate.names).map(|chosen| chosen.certified.clone())
     }
+}
+
+/// The certificate for the name that a client asks for (SNI): the first one with this name, or else
+/// with its wildcard, or else the first one.
+pub(crate) fn pick<'c, T>(certificates: &'c [T], name: Option<&str>, names: impl Fn(&T) -> &[String]) -> Option<&'c T> {
+    let is_for = |wanted: &str| certificates.iter().find(|one| names(one).iter().any(|name| name == wanted));
+    let named = name.and_then(|name| {
+        let name = name.to_ascii_lowercase();
+        is_for(&name).or_else(|| is_for(&format!("*.{}", name.split_once('.')?.1)))
+    });
+    named.or(certificates.first())
 }
 
 impl ResolvesServerCert for ServerCertificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.certificate_for(hello.server_name()))
+        self.certificate_for(hello.server_name())
     }
 }
 
@@ -131,7 +136,7 @@ impl ResolvesServerCert for ServerCertificates {
 ///
 /// # Errors
 /// The TLS library refuses the configuration.
-pub fn gateway_server_config(certificates: Arc<ServerCertificates>) -> Result<Arc<ServerConfig>, TlsError> {
+pub fn gateway_server_config(certificates: Arc<dyn ResolvesServerCert>) -> Result<Arc<ServerConfig>, TlsError> {
     let mut config = ServerConfig::builder_with_provider(PROVIDER.clone())
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
         .with_no_client_auth()
@@ -185,21 +190,35 @@ impl ServerCertificate {
 
     fn read(files: CertificateFiles) -> Result<Self, TlsError> {
         let stamps = stamps(&files);
-        let chain = chain(&files.certificate)?;
-        let mut private_key = private_key(&files.key)?;
-        let signing_key = any_supported_type(&private_key);
-        private_key.zeroize();
+        let chain = chain(&read(&files.certificate)?).map_err(|reason| unusable(&files.certificate, reason))?;
+        let key = private_key(&read(&files.key)?).map_err(|reason| unusable(&files.key, reason))?;
         let (names, not_after) = facts(&chain);
         let late_at = expiry::chain_late_at(&chain, Holder::Endpoint).unwrap_or(not_after);
-        let certified = signing_key.map(|signing_key| CertifiedKey::new(chain, signing_key));
-        let certified = certified.and_then(|certified| certified.keys_match().map(|()| certified));
-        let certified = certified.map_err(|error| unusable(&files.key, mismatch(&error, &files.certificate)))?;
+        let place = format!("the certificate in {}", files.certificate.display());
+        let certified = certified(chain, key, &place).map_err(|reason| unusable(&files.key, reason))?;
         Ok(Self { files, names, not_after, fault: None, late_at, stamps, certified: Arc::new(certified) })
     }
 }
 
+/// The chain with its key, which is wiped. `place`: the certificate, for the reason.
+pub(crate) fn certified(
+    chain: Vec<CertificateDer<'static>>,
+    mut private_key: PrivateKeyDer<'static>,
+    place: &str,
+) -> Result<CertifiedKey, String> {
+    let signing_key = any_supported_type(&private_key);
+    private_key.zeroize();
+    let certified = signing_key.map(|signing_key| CertifiedKey::new(chain, signing_key));
+    let certified = certified.and_then(|certified| certified.keys_match().map(|()| certified));
+    certified.map_err(|error| match &error {
+        rustls::Error::InconsistentKeys(_) => format!("this key does not belong to {place}"),
+        // The library's text names the algorithm or the encoding at fault, and never the key.
+        error => format!("this key cannot be used with {place}: {error}"),
+    })
+}
+
 /// The names of a chain, and its end.
-fn facts(chain: &[CertificateDer<'_>]) -> (Vec<String>, UnixTime) {
+pub(crate) fn facts(chain: &[CertificateDer<'_>]) -> (Vec<String>, UnixTime) {
     let leaf = chain.first().and_then(|leaf| Some(X509Certificate::from_der(leaf).ok()?.1));
     let alternatives = leaf.as_ref().and_then(|leaf| leaf.subject_alternative_name().ok().flatten());
     let names =
@@ -219,33 +238,28 @@ fn name(name: &GeneralName<'_>) -> Option<String> {
     }
 }
 
-fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let text = read(path)?;
-    let chain: Vec<_> = CertificateDer::pem_slice_iter(&text)
+pub(crate) fn chain(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(text)
         .collect::<Result<_, _>>()
-        .map_err(|error| unusable(path, format!("not a PEM file: {}", reason(&error))))?;
+        .map_err(|error| format!("not a PEM file: {}", reason(&error)))?;
     if chain.is_empty() {
-        return Err(unusable(
-            path,
-            "no certificate in it; expected PEM sections `-----BEGIN CERTIFICATE-----`".to_owned(),
-        ));
+        return Err("no certificate in it; expected PEM sections `-----BEGIN CERTIFICATE-----`".to_owned());
     }
     for (index, certificate) in chain.iter().enumerate() {
         if x509_parser::parse_x509_certificate(certificate).is_err() {
-            return Err(unusable(path, format!("certificate {} in it is not X.509", index + 1)));
+            return Err(format!("certificate {} in it is not X.509", index + 1));
         }
     }
     Ok(chain)
 }
 
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    let text = read(path)?;
-    PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
+pub(crate) fn private_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
+    PrivateKeyDer::from_pem_slice(text).map_err(|error| match error {
         pem::Error::NoItemsFound => {
             let expected = "expected a PEM section `-----BEGIN PRIVATE KEY-----`, without a passphrase";
-            unusable(path, format!("no private key in it; {expected}"))
+            format!("no private key in it; {expected}")
         }
-        error => unusable(path, format!("not a PEM file: {}", reason(&error))),
+        error => format!("not a PEM file: {}", reason(&error)),
     })
 }
 
@@ -254,16 +268,6 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, TlsError> {
     let text = leno_files::read(path, &FileAccess::Any, MAX_SMALL_FILE);
     let text = text.map_err(|reason| TlsError::Unreadable { path: path.to_owned(), reason })?;
     Ok(Zeroizing::new(text))
-}
-
-fn mismatch(error: &rustls::Error, certificate: &Path) -> String {
-    match error {
-        rustls::Error::InconsistentKeys(_) => {
-            format!("this key does not belong to the certificate in {}", certificate.display())
-        }
-        // The library's text names the algorithm or the encoding at fault, and never the key.
-        error => format!("this key cannot be used with the certificate in {}: {error}", certificate.display()),
-    }
 }
 
 /// The reason, without the offending line, which may be part of a key.

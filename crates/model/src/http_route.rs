@@ -30,6 +30,11 @@ pub struct RouteListener {
     /// The hosts that it serves: exact, or `*.suffix`; `None`: all that no other listener of the
     /// port serves.
     pub host: Option<String>,
+    /// Gateways open the port for Gateway documents: the Mesh document has no socket there.
+    pub opened: bool,
+    /// With `tls`: the StoredSecrets of its certificates, each `namespace/name`; empty: its
+    /// certificates are those of the Mesh document.
+    pub certificates: Vec<String>,
 }
 
 /// A route and the listeners to which it is attached.

@@ -49,7 +49,7 @@ pub use leno_files::{HostFolder, Owner};
 pub use locality::{Distance, Locality};
 pub use mesh::{
     AccessLogSink, Accounts, AdminListener, CertificateFiles, ExtensionInstances, GatewayTls, Limits, MeshConfig,
-    RedisQuotas, RedisTransport, STREAM_LIFETIME, TCP_KEEP_ALIVE, TrustedProxies, UpstreamLimits,
+    PortRange, RedisQuotas, RedisTransport, STREAM_LIFETIME, TCP_KEEP_ALIVE, TrustedProxies, UpstreamLimits,
 };
 pub use output::{Output, OutputLine, OutputMark, OutputQuery, OutputStream};
 pub use revision::{Latency, Plan, Revision, Revisions, Rollout, Split, TAG_HEADER, Target, Template};

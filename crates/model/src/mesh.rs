@@ -5,7 +5,7 @@ use crate::function::Engine;
 use crate::spiffe::TrustDomain;
 use leno_policy::spec::Cidr;
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ pub struct MeshConfig {
     pub gateway_http: Option<SocketAddr>,
     /// TLS gateway (ALPN h2, http/1.1).
     pub gateway_https: Option<GatewayTls>,
+    /// Ports that Gateway documents may open, at the address of the gateway.
+    pub gateway_ports: Vec<PortRange>,
     /// Port of HTTPS to which the gateway redirects plain requests; `None`: it serves them.
     pub https_redirect: Option<u16>,
     /// Proxies whose client address the gateway trusts.
@@ -66,6 +68,18 @@ impl MeshConfig {
         self.stream_lifetime.unwrap_or(STREAM_LIFETIME)
     }
 
+    /// The address at which gateways open the ports of Gateway documents; `None`: there is no
+    /// gateway.
+    pub fn gateway_ip(&self) -> Option<IpAddr> {
+        let https = self.gateway_https.as_ref().map(|https| https.listen);
+        self.gateway_http.or(https).map(|address| address.ip())
+    }
+
+    /// Whether Gateway documents may open a port.
+    pub fn may_open(&self, port: u16) -> bool {
+        self.gateway_ports.iter().any(|range| range.contains(port))
+    }
+
     /// The document's fields in which `new` differs and that a node reads only at its start. A
     /// change of any other field takes effect at once.
     pub fn fixed_at_start(&self, new: &Self) -> Vec<&'static str> {
@@ -77,6 +91,7 @@ impl MeshConfig {
             stream_lifetime: _,
             gateway_http,
             gateway_https,
+            gateway_ports: _,
             https_redirect: _,
             trusted_proxies: _,
             proxy_protocol: _,
@@ -110,6 +125,23 @@ impl MeshConfig {
             ("spec.quotas", *quotas != new.quotas),
         ];
         differing.into_iter().filter_map(|(field, differs)| differs.then_some(field)).collect()
+    }
+}
+
+/// A range of ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortRange {
+    /// The first port.
+    pub first: u16,
+    /// The last port.
+    pub last: u16,
+}
+
+impl PortRange {
+    /// Whether a port is in the range.
+    pub fn contains(&self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
     }
 }
 

@@ -18,6 +18,7 @@ mod listeners;
 mod loader;
 mod loads;
 mod omissions;
+mod open_ports;
 mod placement;
 mod questions;
 mod quotas;

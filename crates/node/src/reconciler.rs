@@ -14,6 +14,7 @@ use crate::jobs::Jobs;
 use crate::listeners::Listeners;
 use crate::loader::{LoadRequest, LoadResult, Loader};
 use crate::loads::{Loads, Purpose};
+use crate::open_ports::{OpenPorts, RETRY_INTERVAL};
 use crate::placement::{DeliveredBounds, ReportedDemands, ReportedLoads};
 use crate::retries::Retries;
 use crate::warm::Warm;
@@ -23,7 +24,7 @@ use leno_model::Run;
 use leno_model::{FunctionConfig, FunctionId, ModuleHash};
 use leno_proxy::jwks::{JwksFetcher, Pace};
 use leno_proxy::shards::Shards;
-use leno_proxy::{Download, FunctionEntry, ModuleFetcher, Node};
+use leno_proxy::{Download, FunctionEntry, GatewayPorts, ModuleFetcher, Node};
 use leno_supervisor::Supervisor;
 use leno_telemetry::stats::Counts;
 use leno_wire::{Capacity, NodeOffer, Resource, RevisionCounts, Subject};
@@ -74,6 +75,8 @@ pub(crate) struct Reconciler {
     pub jobs: watch::Receiver<bool>,
     /// The number of instances that each function starts with.
     pub warm: Warm,
+    /// The ports that Gateway documents open.
+    pub ports: GatewayPorts,
 }
 
 /// The state of the loop between events.
@@ -88,6 +91,7 @@ struct LoopState {
     bounds: DeliveredBounds,
     loads: ReportedLoads,
     demands: ReportedDemands,
+    ports: OpenPorts,
 }
 
 impl Reconciler {
@@ -106,7 +110,8 @@ impl Reconciler {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let jobs = Jobs::new(self.agent.clone(), self.supervisor.clone(), self.node.svids.clone(), self.images.clone());
         let (functions, draining, retries, bounds, loads, demands) = Default::default();
-        let mut state = LoopState { functions, draining, jobs, retries, keys, modules, bounds, loads, demands };
+        let ports = OpenPorts::new(self.ports.clone());
+        let mut state = LoopState { functions, draining, jobs, retries, keys, modules, bounds, loads, demands, ports };
         let mut term = self.agent.term();
         let mut load_tick = tokio::time::interval(LOAD_INTERVAL);
         load_tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -146,8 +151,9 @@ impl Reconciler {
                 () = tokio::time::sleep(CERT_POLL_INTERVAL), if state.jobs.are_waiting() && *self.applied.borrow() && *self.jobs.borrow() => {
                     state.jobs.start();
                 }
-                // This evaluates the condition above again.
-                Ok(()) = jobs_may_start.changed() => {}
+                () = tokio::time::sleep(RETRY_INTERVAL), if state.ports.miss_any() => self.open_ports(&mut state),
+                // This evaluates the condition above again. The process may own the node now.
+                Ok(()) = jobs_may_start.changed() => self.open_ports(&mut state),
                 Ok(()) = job_changes.changed() => state.jobs.report(),
                 _ = tick.tick(), if self.node.revision_stats.any() => self.report_request_counts(),
                 _ = load_tick.tick(), if self.capacity.is_some() => self.report_loads(&mut state),
@@ -164,6 +170,11 @@ impl Reconciler {
                 }
             }
         }
+    }
+
+    /// Opens the ports that Gateway documents open now. Without the node, this process opens none.
+    fn open_ports(&self, state: &mut LoopState) {
+        state.ports.follow(&self.node, &self.agent, *self.jobs.borrow());
     }
 
     fn load_update(&self, update: Update, keys: &JwksFetcher, loads: &mut Loads) {

@@ -210,6 +210,7 @@ pub async fn start(
         applied,
         jobs: jobs_may_start,
         warm,
+        ports: proxy.ports.clone(),
     };
     let (views_asked, views) = mpsc::channel(MAX_VIEWS);
     let answerer = Answerer { engines, node: node.clone(), supervisor: supervisor.clone(), views: views_asked };
@@ -334,7 +335,7 @@ impl Running {
         let (updates, theirs) = UnixStream::pair().map_err(OfferError::Socket)?;
         others.push((hot_restart::UPDATES.to_owned(), theirs.into()));
         let until = Instant::now() + patience;
-        let sockets = self.proxy.sockets();
+        let sockets = self.proxy.sockets().map_err(OfferError::Socket)?;
         let start = Start {
             version: hot_restart::VERSION,
             release: env!("CARGO_PKG_VERSION").to_owned(),

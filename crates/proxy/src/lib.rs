@@ -28,7 +28,7 @@ pub use fetch::download::Download;
 pub use fetch::jwks;
 pub use fetch::modules::ModuleFetcher;
 pub use l4::connection_rules;
-pub use listener::{Addresses, Handle, Interceptor, Options, ServeError, serve, take_over};
+pub use listener::{Addresses, GatewayPorts, Handle, Interceptor, Options, PortError, ServeError, serve, take_over};
 pub use pipeline::judge;
 pub use pipeline::judge::replay;
 pub use pipeline::open::GRACE;
@@ -38,7 +38,7 @@ pub use state::function::{FunctionEntry, ProgramError};
 pub use state::machines::Machines;
 pub use state::node::Node;
 pub use state::removed_functions::RemovedFunctions;
-pub use state::routes::gateway::GatewayTables;
+pub use state::routes::gateway::{GatewayTables, OpenedListener};
 pub use state::snapshot::{Change as SnapshotChange, NodeSnapshot};
 pub use state::{
     addresses, channels, credential, endpoints, extension, health, instances, kernel, limits, links, modules,

@@ -1,12 +1,14 @@
 //! Accepts connections, terminates TLS, identifies the peer and detects the protocol. Then runs the
 //! pipeline once per request.
 
+mod certificates;
 pub(crate) mod connection;
 mod descriptors;
 mod http2;
 mod intercept;
 mod listen;
 pub(crate) mod names;
+mod ports;
 mod proxy_protocol;
 mod refusal;
 mod refused_streams;
@@ -14,6 +16,7 @@ mod stream;
 
 pub use intercept::Interceptor;
 pub use listen::{Addresses, Handle, Options, ServeError, serve, take_over};
+pub use ports::{GatewayPorts, PortError};
 
 use crate::pipeline::worker::Worker;
 use crate::state::admission::AdmissionError;
@@ -21,6 +24,7 @@ use crate::state::credential::Caller;
 use leno_http::peer::TrafficDirection;
 use leno_namespaces::Namespace;
 use leno_telemetry::flows::Refusal;
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,6 +41,10 @@ pub(crate) struct Listener {
     /// Terminates TLS; `None`: the listener takes plain text.
     pub tls: Option<TlsAcceptor>,
     pub address: SocketAddr,
+    /// A Gateway document has opened the port: only its routes are served.
+    pub opened: bool,
+    /// The port was closed. Its connections end after their current exchange.
+    pub closed: Rc<Cell<bool>>,
 }
 
 impl Listener {

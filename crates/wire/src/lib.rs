@@ -8,6 +8,7 @@
 pub mod encoding;
 mod job;
 mod join_token;
+pub mod listener_fault;
 mod load;
 pub mod messages;
 mod placement;
@@ -26,11 +27,13 @@ pub mod v1 {
 
 pub use job::{JobReport, JobState, run_of};
 pub use join_token::{BadNodeName, JoinToken, NoRandomness, NoToken, check_node_name};
+pub use listener_fault::{ListenerFault, ListenerFaultKind};
 pub use load::{Bounds, Capacity, Lease, LimitDemand, LimitShare, Load, Observation, RevisionCounts, TERM};
 pub use messages::{MAX_REASON, NodeCertificates, NodeOffer};
 pub use placement::Placement;
 pub use protocol::{
-    AUTHORITIES, MACHINES, MAX_MESSAGE, PROTOCOLS, QUESTIONS, RELEASE, REVOKED, SECRETS, protocols, shared_protocol,
+    AUTHORITIES, LISTENERS, MACHINES, MAX_MESSAGE, PROTOCOLS, QUESTIONS, RELEASE, REVOKED, SECRETS, protocols,
+    shared_protocol,
 };
 pub use question::{Answer, Question, ReplayExample, ReplaySummary, ReplayVerdict};
 pub use question_error::{BadAnswer, BadQuestion};

@@ -68,6 +68,7 @@ impl From<&Subject> for v1::Subject {
             Subject::Scale(function) => (v1::Kind::Scale, function.to_string()),
             Subject::Quota(function) => (v1::Kind::Quota, function.to_string()),
             Subject::Secrets(function) => (v1::Kind::Secrets, function.to_string()),
+            Subject::Certificates => (v1::Kind::Certificates, String::new()),
             Subject::FunctionConfig(function) => (v1::Kind::Slice, function.to_string()),
             Subject::Route(function) => (v1::Kind::Route, function.to_string()),
             Subject::Endpoints(function) => (v1::Kind::Endpoints, function.to_string()),
@@ -105,6 +106,7 @@ pub fn subject(sent: Option<&v1::Subject>) -> Result<Subject, Status> {
         }
         v1::Kind::Mesh => Subject::Mesh,
         v1::Kind::Bundle => Subject::Bundle,
+        v1::Kind::Certificates => Subject::Certificates,
         v1::Kind::Routes => Subject::Routes,
         v1::Kind::Hosted => Subject::Hosted,
     };

@@ -42,6 +42,8 @@ pub enum Subject {
     Quota(FunctionId),
     /// The stored secrets that a function's documents name. Only for nodes that host the function.
     Secrets(FunctionId),
+    /// The stored secrets with the certificates of listeners. Only for gateways.
+    Certificates,
     /// A WebAssembly module that function configurations name.
     Module(ModuleHash),
     /// The configuration of one function's sidecars and supervisor. A subscription also covers the
@@ -72,6 +74,9 @@ pub enum Resource {
     Quota(FunctionId, Lease),
     /// The stored secrets that a function's documents name.
     Secrets(FunctionId, Arc<SecretValues>),
+    /// The stored secrets with the certificates of listeners. `secret` of each key is
+    /// `namespace/name`.
+    Certificates(Arc<SecretValues>),
     /// A WebAssembly module that function configurations name, with its hash.
     Module(ModuleHash, Bytes),
     /// The configuration of one function's sidecars and supervisor.
@@ -161,6 +166,7 @@ impl Resource {
             Self::Scale(function, _) => Subject::Scale(function.clone()),
             Self::Quota(function, _) => Subject::Quota(function.clone()),
             Self::Secrets(function, _) => Subject::Secrets(function.clone()),
+            Self::Certificates(_) => Subject::Certificates,
             Self::FunctionConfig(config) => Subject::FunctionConfig(config.id.clone()),
             Self::Route(route) => Subject::Route(route.id.clone()),
             Self::Endpoints(function, _) => Subject::Endpoints(function.clone()),
@@ -209,6 +215,7 @@ impl Resource {
             Subject::Secrets(id) => {
                 Self::Secrets(id.clone(), Arc::new(secrets::decode(payload, observe).map_err(unread)?))
             }
+            Subject::Certificates => Self::Certificates(Arc::new(secrets::decode(payload, observe).map_err(unread)?)),
             Subject::Endpoints(id) => {
                 Self::Endpoints(id.clone(), from_bytes_observed(payload, observe).map_err(unread)?)
             }
@@ -245,7 +252,7 @@ impl Content {
         Self::new(&(!routes.is_empty()).then_some(routes))
     }
 
-    /// Encodes the stored secrets of a function.
+    /// Encodes the stored secrets of a function, or those with the certificates of listeners.
     pub fn of_secrets(values: &SecretValues) -> Result<Self, EncodingError> {
         let payload = secrets::encode(values)?;
         Ok(Self { version: Version::of(&payload), payload: Bytes::from_owner(payload) })
@@ -254,7 +261,7 @@ impl Content {
     /// A copy of the payload. One with secrets is overwritten when it is dropped.
     pub fn copy_payload(&self, subject: &Subject) -> Bytes {
         match subject {
-            Subject::Secrets(_) => Bytes::from_owner(Zeroizing::new(self.payload.to_vec())),
+            Subject::Secrets(_) | Subject::Certificates => Bytes::from_owner(Zeroizing::new(self.payload.to_vec())),
             _ => Bytes::copy_from_slice(&self.payload),
         }
     }
@@ -309,6 +316,7 @@ impl fmt::Display for Subject {
             Self::Secrets(function) => write!(f, "the stored secrets of {function}"),
             Self::FunctionConfig(function) => write!(f, "the configuration of {function}"),
             Self::Route(function) => write!(f, "the route to {function}"),
+            Self::Certificates => f.write_str("the certificates of listeners"),
             Self::Endpoints(function) => write!(f, "the endpoints of {function}"),
             Self::Routes => f.write_str("the gateway's part"),
             Self::Hosted => f.write_str("the node's part"),

@@ -20,7 +20,9 @@ use std::sync::Arc;
 )]
 pub(super) async fn gateways(caller: Caller, State(service): State<Arc<Service>>) -> Result<Json<ViewPage>, ApiError> {
     caller.needs(Role::Reader)?;
-    let rows = service.leading()?.routes().gateways(|namespace| caller.may_know_namespace(namespace));
+    let leading = service.leading()?;
+    let faults = leading.control.listener_faults();
+    let rows = leading.routes().gateways(|namespace| caller.may_know_namespace(namespace), &faults);
     Ok(Json(ViewPage { rows, ..ViewPage::default() }))
 }
 

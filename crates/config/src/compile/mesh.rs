@@ -4,7 +4,7 @@ use super::fields::{self, DAY, MILLISECOND};
 use super::{TypedDocument, images, quotas, text};
 use crate::document::{
     self, AccessLogFormat, AccountChoice, Address, AdminAddress, EngineChoice, Gateway, Listeners, MeshLimits,
-    MeshSpec, ProxyProtocol, SameNode,
+    MeshSpec, Ports, ProxyProtocol, SameNode,
 };
 use crate::duration::Duration;
 use crate::nearest::list;
@@ -15,6 +15,7 @@ use leno_model::{
     MeshConfig, TCP_KEEP_ALIVE, TrustedProxies, UpstreamLimits,
 };
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -149,6 +150,7 @@ fn compiled(spec: &MeshSpec) -> MeshConfig {
             key: https.key.clone(),
             further: https.certificates.iter().map(further).collect(),
         }),
+        gateway_ports: spec.gateway.ports.iter().map(|ports| ports.0).collect(),
         https_redirect: https
             .filter(|https| https.redirect_http)
             .map(|https| https.public_port.unwrap_or(https.listen.0.port())),
@@ -305,6 +307,25 @@ fn listeners(scope: &Scope<'_>, spec: &MeshSpec) {
     for (position, (scope, _, address)) in written.iter().enumerate() {
         if let Some((_, name, _)) = written[..position].iter().find(|(_, _, other)| collide(*other, *address)) {
             scope.problem(format!("{} is used by {} too", address.0, list(&[name])), "give each its own address");
+        }
+    }
+    let ports = gateway.field("ports");
+    let https = spec.gateway.https.as_ref().map(|https| https.listen);
+    let Some(Address(opened_at)) = spec.gateway.http.or(https) else {
+        if !spec.gateway.ports.is_empty() {
+            let fix = "add `http` or `https`: listeners open their ports at its IP address";
+            ports.problem("there is no address at which Gateway documents could open them", fix);
+        }
+        return;
+    };
+    for (index, Ports(range)) in spec.gateway.ports.iter().enumerate() {
+        let is_taken = |(_, name, address): &&(&Scope<'_>, &str, Address)| {
+            let opened = SocketAddr::new(opened_at.ip(), address.0.port());
+            range.contains(opened.port()) && !name.starts_with("gateway.") && collide(Address(opened), *address)
+        };
+        if let Some((_, name, address)) = written.iter().find(is_taken) {
+            let message = format!("port {} is used by {}", address.0.port(), list(&[name]));
+            ports.element(index).problem(message, "leave it out");
         }
     }
 }

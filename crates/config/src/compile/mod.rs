@@ -302,7 +302,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         }
     });
     let (routes, compiled_routes) =
-        routes::routes(documents, &mesh, (&functions, backend_tls), &mut claims, problems, &doubts);
+        routes::routes(documents, &mesh, (&functions, &secrets, backend_tls), &mut claims, problems, &doubts);
     if problems.borrow().is_empty() {
         let uses = QuotaUses { functions: &functions, policies: &policies, secrets: &secrets, routes: &route_uses };
         namespaces::within(documents, &uses, &namespaces, problems);

@@ -4,7 +4,7 @@ use super::external::MeshEgress;
 use super::image::Images;
 use super::namespace_quota::NamespaceLimits;
 use super::quotas::Quotas;
-use super::value::{Address, AdminAddress, ApiVersion};
+use super::value::{Address, AdminAddress, ApiVersion, Ports};
 use crate::duration::Duration;
 use leno_model::Isolation;
 use leno_model::{STREAM_LIFETIME, TCP_KEEP_ALIVE};
@@ -158,6 +158,10 @@ pub struct Gateway {
     pub http: Option<Address>,
     /// TLS, with HTTP/1.1 and HTTP/2 by ALPN.
     pub https: Option<GatewayHttps>,
+    /// Ports that [Gateway documents](../routes.md) may open, each a port or a range:
+    /// `[8443, 9000-9010]`. A listener opens its port at the IP address of `http`, or else of
+    /// `https`. Without it: none; listeners can only use the ports of `http` and `https`.
+    pub ports: Vec<Ports>,
     /// Proxies between clients and the gateway whose word on a client's address (`x-forwarded-for`)
     /// and scheme (`x-forwarded-proto`) is taken. Policies, rate limits, logs and functions then
     /// see the client. Without it, the peer of the connection is the client.

@@ -69,5 +69,5 @@ pub use scale::Scale;
 pub use sidecar::{HeaderEdits, Protocol, ResponseHeaderEdits, Sidecar};
 pub use stored_secret::{RedactedValue, SecretText, StoredSecret, StoredSecretKind, StoredSecretSpec};
 pub use text::TextMatch;
-pub use value::{Address, AdminAddress, ApiVersion, Metadata};
+pub use value::{Address, AdminAddress, ApiVersion, Metadata, Ports};
 pub use wasm::Wasm;

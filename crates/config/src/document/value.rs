@@ -1,5 +1,6 @@
 //! Parts that several kinds share.
 
+use leno_model::PortRange;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::borrow::Cow;
@@ -48,6 +49,50 @@ impl<'de> Deserialize<'de> for Address {
             ))
         })?;
         Ok(Self(address))
+    }
+}
+
+/// A port, or a range of them: `8443`, `9000-9010`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports(pub PortRange);
+
+impl<'de> Deserialize<'de> for Ports {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let (first, last) = text.split_once('-').unwrap_or((&text, &text));
+        let port = |text: &str| text.trim().parse().ok().filter(|port| *port > 0);
+        match (port(first), port(last)) {
+            (Some(first), Some(last)) if first <= last => Ok(Self(PortRange { first, last })),
+            _ => Err(de::Error::custom(format!(
+                "\"{}\" is neither a port nor a range of ports; expected 1 to 65535, such as 8443 or 9000-9010",
+                text.chars().take(60).collect::<String>()
+            ))),
+        }
+    }
+}
+
+impl Serialize for Ports {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(PortRange { first, last }) = self;
+        match first == last {
+            true => serializer.collect_str(first),
+            false => serializer.collect_str(&format_args!("{first}-{last}")),
+        }
+    }
+}
+
+impl JsonSchema for Ports {
+    fn schema_name() -> Cow<'static, str> {
+        "Ports".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "anyOf": [
+                { "type": "integer", "minimum": 1, "maximum": 65535 },
+                { "type": "string", "pattern": "^[1-9][0-9]{0,4}( *- *[1-9][0-9]{0,4})?$" }
+            ]
+        })
     }
 }
 

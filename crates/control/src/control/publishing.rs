@@ -92,7 +92,8 @@ impl Control {
         };
         let prepared = configs.iter().map(|config| prepare(config)).collect::<Result<Vec<_>, _>>();
         let prepared = prepared.map_err(PublishError::from)?;
-        let encoded = routes.map(CompiledDefinitions::encode_routes).transpose().map_err(PublishError::from)?;
+        let encoded = routes.map(|routes| self.state().prepare_routes(routes)).transpose();
+        let encoded = encoded.map_err(PublishError::from)?;
         commit()?;
         let kept: Vec<(&FunctionConfig, &History)> =
             configs.iter().copied().zip(prepared.iter().map(|(_, history)| history)).collect();

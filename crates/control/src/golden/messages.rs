@@ -6,8 +6,8 @@ use leno_identity::MembershipMark;
 use leno_model::{CandidatePrograms, InstanceState, Output, OutputLine, OutputMark, OutputQuery, OutputStream};
 use leno_wire::v1::{self, from_node, to_node};
 use leno_wire::{
-    Answer, Content, Instance, JobState, Question, ReplayExample, ReplaySummary, ReplayVerdict, RevisionCounts,
-    Subject, View, ViewQuery, ViewRows, messages,
+    Answer, Content, Instance, JobState, ListenerFault, ListenerFaultKind, Question, ReplayExample, ReplaySummary,
+    ReplayVerdict, RevisionCounts, Subject, View, ViewQuery, ViewRows, listener_fault, messages,
 };
 use prost::Message;
 use std::time::{Duration, SystemTime};
@@ -98,6 +98,14 @@ fn golden_messages_are_read_and_written_as_they_were() {
         overdue: 3,
     };
     from_node("certificates", from_node::Message::Certificates(certificates));
+    let fault =
+        |kind, reason: &str| ListenerFault { listener: "shop/edge/tls".to_owned(), kind, reason: reason.to_owned() };
+    let faults = listener_fault::to_wire(&[
+        fault(ListenerFaultKind::Port, "port 9000 cannot be opened: Address already in use"),
+        fault(ListenerFaultKind::Certificate, "the key does not belong to the certificate"),
+    ]);
+    assert_eq!(listener_fault::to_wire(&listener_fault::from_wire(faults.clone())), faults);
+    from_node("listeners", from_node::Message::Listeners(faults));
     let proof = v1::Proof { sequence: 4, failure: "the certificate is not valid here: CertNotValidYet".to_owned() };
     from_node("proof", from_node::Message::Proof(proof));
     let authority = v1::Authority { key: vec![9; 20].into(), spread_ms: 1500 };

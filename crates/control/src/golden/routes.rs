@@ -4,7 +4,8 @@ use super::{configs, id};
 use leno_model::{
     AttachedRoute, Attachment, Backend, BackendTarget, CallRoute, Cors, FieldMatch, FunctionConfig, GatewayRoutes,
     HeaderModifier, HttpRoute, HttpRouteKind, Mirror, PathChange, PathPattern, Precedence, Redirect, Rewrite,
-    RouteFilter, RouteListener, RouteMatch, RouteRetry, RouteRule, RouteTimeouts, ValuePattern,
+    RouteFilter, RouteListener, RouteMatch, RouteRetry, RouteRule, RouteTimeouts, SecretBytes, SecretValues, StoredKey,
+    ValuePattern,
 };
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ pub(super) fn gateway_routes() -> GatewayRoutes {
         port: if tls { 443 } else { 80 },
         tls,
         host: host.map(str::to_owned),
+        opened: false,
+        certificates: Vec::new(),
     };
     let attached = |route, listener: &str, hosts: &[&str]| AttachedRoute {
         route,
@@ -39,6 +42,30 @@ pub(super) fn gateway_routes() -> GatewayRoutes {
             attached(grpc_route(), "plain", &["*"]),
         ],
     }
+}
+
+/// A listener whose port the gateway opens.
+pub(super) fn opened() -> GatewayRoutes {
+    let mut routes = gateway_routes();
+    routes.listeners.iter_mut().for_each(|listener| listener.opened = true);
+    routes
+}
+
+/// A listener with certificates of stored secrets.
+pub(super) fn certified() -> GatewayRoutes {
+    let mut routes = gateway_routes();
+    routes.listeners.retain(|listener| listener.tls);
+    routes.listeners.iter_mut().for_each(|listener| listener.certificates = vec!["shop/edge-tls".to_owned()]);
+    routes
+}
+
+/// The stored secrets of [`certified`].
+pub(super) fn certificates() -> SecretValues {
+    let value = |(key, value): (&str, &str)| {
+        let stored = StoredKey { secret: "shop/edge-tls".to_owned(), key: key.to_owned() };
+        (stored, SecretBytes::new(value.as_bytes().to_vec().into(), [7; 16]))
+    };
+    [("tls.crt", "a chain"), ("tls.key", "a key")].map(value).into()
 }
 
 fn call_route(route: HttpRoute, port: Option<u16>) -> CallRoute {

@@ -4,7 +4,9 @@ use super::session::Session;
 use crate::admission::{Admission, CapacityLimits, Cordon};
 use crate::status::Counters;
 use leno_model::{FunctionId, InstanceState};
-use leno_wire::{Bounds, Capacity, Content, Instance, NodeCertificates, NodeOffer, Placement, Subject, Version};
+use leno_wire::{
+    Bounds, Capacity, Content, Instance, ListenerFault, NodeCertificates, NodeOffer, Placement, Subject, Version,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
@@ -49,6 +51,8 @@ pub(super) struct Node {
     pub counters: Counters,
     pub certificates: Option<NodeCertificates>,
     pub proof: Option<Proof>,
+    /// The listeners of Gateway documents that it cannot serve.
+    pub listener_faults: Vec<ListenerFault>,
     /// Its last absence, until a tick has seen that it is back.
     pub absence: Option<Absence>,
 }
@@ -105,6 +109,7 @@ impl Node {
             counters: Counters::default(),
             certificates: None,
             proof: None,
+            listener_faults: Vec::new(),
             absence: None,
         }
     }
@@ -182,6 +187,7 @@ impl Node {
             Subject::Scale(_)
             | Subject::Quota(_)
             | Subject::Secrets(_)
+            | Subject::Certificates
             | Subject::Module(_)
             | Subject::FunctionConfig(_)
             | Subject::Route(_)

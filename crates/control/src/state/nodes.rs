@@ -144,6 +144,7 @@ impl Nodes {
         explicit.retain(|subject| node.may_subscribe(subject));
         let mut wanted: HashMap<Subject, u32> = explicit.iter().map(|subject| (subject.clone(), 1)).collect();
         let routes = explicit.contains(&Subject::Routes);
+        wanted.extend(routes.then_some((Subject::Certificates, 1)));
         let exposed = exposed.iter().filter(|id| routes && !node.hosted.contains(*id));
         for id in node.hosted.iter().chain(exposed) {
             for subject in self.subjects_of(&name, node.hosted.contains(id), (id, compiled), &explicit) {

@@ -3,7 +3,7 @@
 use super::State;
 use super::catalog::Catalog;
 use super::effect::Effect;
-use crate::definitions::{CompiledDefinitions, Modules, PreparedFunction, Put};
+use crate::definitions::{CompiledDefinitions, Modules, PreparedFunction, PreparedRoutes, Put};
 use crate::error::DefinitionsError;
 use crate::history::{Candidate, Histories, History};
 use crate::rollout::Verdict;
@@ -11,8 +11,8 @@ use crate::status::RolloutEvent;
 use bytes::Bytes;
 use leno_config::Permissions;
 use leno_identity::TrustDomain;
-use leno_model::{FunctionConfig, FunctionId};
-use leno_wire::{Content, Resource, Subject};
+use leno_model::{FunctionConfig, FunctionId, GatewayRoutes};
+use leno_wire::{Resource, Subject};
 use std::collections::BTreeSet;
 
 impl State {
@@ -82,7 +82,7 @@ impl State {
         &mut self,
         prepared: Vec<(PreparedFunction, History)>,
         removed: &[FunctionId],
-        routes: Option<Content>,
+        routes: Option<PreparedRoutes>,
         permissions: &Permissions,
     ) {
         removed.iter().for_each(|id| self.catalog.prepare_removal(id));
@@ -112,9 +112,7 @@ impl State {
                 }
                 changed.extend([Subject::FunctionConfig(id.clone()), Subject::Secrets(id.clone()), Subject::Route(id)]);
             }
-            if routes.is_some_and(|routes| catalog.compiled.set_routes(routes)) {
-                changed.insert(Subject::Routes);
-            }
+            changed.extend(routes.into_iter().flat_map(|routes| catalog.compiled.set_routes(routes)));
             hosting.jobs.define_all(&catalog.compiled.functions);
             ids.iter().flat_map(|id| state.define(id)).collect()
         });
@@ -156,6 +154,11 @@ impl State {
         trust_domain: &TrustDomain,
     ) -> Result<PreparedFunction, DefinitionsError> {
         self.catalog.compiled.prepare_put(config, trust_domain)
+    }
+
+    /// Encodes routes of gateways that [`State::change`] is to set.
+    pub(crate) fn prepare_routes(&self, routes: &GatewayRoutes) -> Result<PreparedRoutes, DefinitionsError> {
+        self.catalog.compiled.prepare_routes(routes)
     }
 
     /// The encoded settings of the mesh; `None`: none were published yet.

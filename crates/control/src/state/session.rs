@@ -56,7 +56,12 @@ impl Session {
 
     /// Whether the node's release knows of a subject.
     pub(super) fn knows(&self, subject: &Subject) -> bool {
-        !matches!(subject, Subject::Secrets(_)) || self.protocol >= leno_wire::SECRETS
+        let since = match subject {
+            Subject::Secrets(_) => leno_wire::SECRETS,
+            Subject::Certificates => leno_wire::LISTENERS,
+            _ => 0,
+        };
+        self.protocol >= since
     }
 
     /// Queues a message that is no configuration. It replaces an unsent one of its kind. Returns

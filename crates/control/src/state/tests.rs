@@ -340,7 +340,11 @@ impl World {
                 || self.state.catalog.compiled.contents.contains_key(subject))
             .then(|| Content::new(&configs::mesh())),
             Subject::Bundle => Some(Content::of_bundle(&self.bundle)),
-            Subject::Module(_) | Subject::Scale(_) | Subject::Quota(_) | Subject::Secrets(_) => None,
+            Subject::Module(_)
+            | Subject::Scale(_)
+            | Subject::Quota(_)
+            | Subject::Secrets(_)
+            | Subject::Certificates => None,
             Subject::FunctionConfig(id) => {
                 self.configs.get(id).map(|config| Content::new(&configs::delivered(config.clone())))
             }

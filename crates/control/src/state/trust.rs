@@ -9,8 +9,9 @@ use crate::rotation::NodeProgress;
 use leno_identity::{MembershipMark, SpiffeId, TrustBundle};
 use leno_model::FunctionId;
 use leno_wire::v1::to_node;
-use leno_wire::{NodeCertificates, Subject, messages, v1};
+use leno_wire::{ListenerFault, NodeCertificates, Subject, messages, v1};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Time of the authority for one certificate, a part of which it spends.
@@ -72,6 +73,27 @@ impl State {
         {
             node.certificates = Some(certified);
         }
+    }
+
+    /// Stores the listeners that a gateway cannot serve.
+    pub(crate) fn cannot_serve(&mut self, name: &str, number: u64, faults: Vec<ListenerFault>) {
+        if self.nodes.session(name, number).is_none() {
+            return;
+        }
+        let Some(node) = self.nodes.all.get_mut(name) else { return };
+        match node.admission.gateway {
+            true => node.listener_faults = faults,
+            false => node.refuse(name, &"a report on listeners of a node that is no gateway"),
+        }
+    }
+
+    /// The listeners that connected gateways cannot serve, each with the node.
+    pub(crate) fn listener_faults(&self) -> Vec<(String, ListenerFault)> {
+        let connected = self.nodes.all.iter().filter(|(_, node)| node.session.is_some());
+        let of = |(name, node): (&Arc<str>, &Node)| -> Vec<_> {
+            node.listener_faults.iter().map(|fault| (name.to_string(), fault.clone())).collect()
+        };
+        connected.flat_map(of).collect()
     }
 
     /// Requests a proof from the nodes that have the present roots: that they accept certificates

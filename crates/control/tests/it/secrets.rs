@@ -5,7 +5,8 @@ use crate::support::*;
 use leno_agent::Change;
 use leno_control::{Definitions, Secrets};
 use leno_model::{FunctionConfig, ModuleUrl, Run, Secret, SecretBytes, SecretSource, SecretValues, StoredKey, Wasm};
-use leno_wire::{Resource, Subject};
+use leno_testkit::eventually_async;
+use leno_wire::{ListenerFault, ListenerFaultKind, Resource, Subject};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -107,4 +108,71 @@ async fn a_control_plane_that_does_not_know_the_values_yet_takes_none_away() {
     assert_eq!(subjects(&accepted(&mut updates).await), [config_of(SHOP), Subject::Hosted]);
     publish(&control, shop(), values(&[("password", "one", 1)]));
     assert_eq!(subjects(&accepted(&mut updates).await), [secrets_of(SHOP)]);
+}
+
+/// The certificates of listeners are stored secrets of any namespace, by `namespace/name`.
+#[tokio::test]
+async fn only_gateways_get_the_certificates_of_listeners() {
+    let control = control();
+    let publish = |named: &[&str], secret: SecretValues| {
+        let mut routes = gateway_routes(SHOP);
+        routes.listeners[0].certificates = named.iter().map(ToString::to_string).collect();
+        let secrets: Secrets = BTreeMap::from([("orders".to_owned(), secret)]);
+        let definitions = Definitions { routes, secrets: Some(secrets), ..definitions(vec![config(OTHER, &[], 1)]) };
+        control.publish(&definitions).unwrap();
+    };
+    let all = |mark| values(&[("tls.crt", "chain", mark), ("tls.key", "key", mark), ("other", "more", mark)]);
+    publish(&["orders/db"], all(1));
+    let served = TestServer::start(&control).await;
+    let admission = leno_control::Admission { gateway: true, ..only(&[]) };
+    let members = [control.admit("edge", admission).unwrap(), control.admit("node", only(&[OTHER])).unwrap()];
+    let (edge, mut of_edge) = node(&served, &members[0], 1);
+    let (node, mut of_node) = node(&served, &members[1], 2);
+    edge.subscribe([Subject::Routes]);
+    node.subscribe([Subject::Certificates, Subject::Routes, Subject::Hosted]);
+    let got = accepted(&mut of_edge).await;
+    assert_eq!(subjects(&got), [Subject::Certificates, Subject::Routes], "they come first");
+    let texts = |change: &Change| -> Vec<String> {
+        let Change::Set(Resource::Certificates(values)) = change else { panic!("{change:?}") };
+        let text = |(key, value): (&StoredKey, &SecretBytes)| {
+            format!("{} {}={}", key.secret, key.key, String::from_utf8_lossy(value.expose()))
+        };
+        values.iter().map(text).collect()
+    };
+    assert_eq!(texts(&got[0]), ["orders/db tls.crt=chain", "orders/db tls.key=key"], "and only these keys");
+    assert!(!format!("{got:?}").contains("chain"), "nothing prints them");
+    assert_eq!(subjects(&accepted(&mut of_node).await), [config_of(OTHER), Subject::Hosted]);
+    assert_eq!(control.counters("node").unwrap().refused, 2, "nobody gets them by asking");
+    // A renewed one is sent alone, and is gone with its listener.
+    publish(&["orders/db"], all(2));
+    assert_eq!(subjects(&accepted(&mut of_edge).await), [Subject::Certificates]);
+    publish(&[], all(2));
+    let got = accepted(&mut of_edge).await;
+    assert!(got.contains(&Change::Removed(Subject::Certificates)), "{got:?}");
+}
+
+#[tokio::test]
+async fn a_gateway_reports_the_listeners_that_it_cannot_serve() {
+    let control = control();
+    control.publish(&definitions(vec![config(OTHER, &[], 1)])).unwrap();
+    let served = TestServer::start(&control).await;
+    let admission = leno_control::Admission { gateway: true, ..only(&[]) };
+    let members = [control.admit("edge", admission).unwrap(), control.admit("node", only(&[OTHER])).unwrap()];
+    let (edge, _of_edge) = node(&served, &members[0], 1);
+    let (node, _of_node) = node(&served, &members[1], 2);
+    let fault = ListenerFault {
+        listener: "shop/edge/tls".to_owned(),
+        kind: ListenerFaultKind::Port,
+        reason: "it is taken".to_owned(),
+    };
+    // The report counts though the stream begins later.
+    assert!(
+        edge.report_listeners(std::slice::from_ref(&fault)) && !edge.report_listeners(std::slice::from_ref(&fault))
+    );
+    assert!(node.report_listeners(std::slice::from_ref(&fault)));
+    let reported = || control.listener_faults();
+    eventually_async("the report", || (reported() == [("edge".to_owned(), fault.clone())]).then_some(())).await;
+    assert!(edge.report_listeners(&[]));
+    eventually_async("the end of the fault", || reported().is_empty().then_some(())).await;
+    eventually_async("the refusal", || (control.counters("node").unwrap().refused > 0).then_some(())).await;
 }

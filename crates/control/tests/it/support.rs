@@ -42,6 +42,8 @@ pub(crate) fn gateway_routes(name: &str) -> GatewayRoutes {
         port: 8080,
         tls: false,
         host: Some("*.example".to_owned()),
+        opened: false,
+        certificates: Vec::new(),
     };
     let backend = Backend { target: BackendTarget::Function(function(name)), weight: 1, filters: Vec::new() };
     let every = RouteMatch {

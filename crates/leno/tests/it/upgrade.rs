@@ -2,6 +2,7 @@
 //! kind.
 
 mod clients;
+mod ports;
 mod up;
 mod volumes;
 

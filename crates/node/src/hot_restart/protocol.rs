@@ -23,9 +23,9 @@ pub(crate) const VERSION: u32 = 1;
 /// Name of the socket on which the child passes on the updates that it puts into force. A child of
 /// an older release does not take it.
 pub(crate) const UPDATES: &str = "updates";
-/// Maximum number of descriptors: four listeners, the admin listener and its lock, and sockets for
-/// counting and for updates.
-const MOST_DESCRIPTORS: usize = 16;
+/// Maximum number of descriptors: four listeners, the 64 ports that Gateway documents may open, the
+/// admin listener and its lock, and sockets for counting and for updates.
+const MOST_DESCRIPTORS: usize = 80;
 /// Longest frame, in bytes. Modules are the longest content.
 const LONGEST: u32 = 80 << 20;
 /// Maximum number of frames in the queue.

@@ -108,6 +108,7 @@ impl Reconciler {
             Step::SetRoute(entry) => drop(pass.next.insert_route(entry)),
             Step::RemoveRoute(id) => drop(pass.next.remove_route(&id)),
             Step::SetGatewayRoutes(routes) => drop(pass.next.gateway_routes(routes)),
+            Step::SetCertificates(values) => self.node.listener_certificates.set(&values),
             Step::SetEndpoints(id, endpoints) => pass.endpoints.push((id, endpoints)),
             Step::Withdraw(id) => drop(pass.withdrawn.insert(id)),
             Step::Reject(subject, reason) => pass.rejected.push((subject, reason)),
@@ -176,7 +177,7 @@ impl Reconciler {
     /// Publishes the snapshot that the steps result in.
     fn publish(&self, pass: Pass, state: &mut LoopState) {
         let Pass { before, next, updated, rescaled, removed, withdrawn, has_removals, has_replaced, .. } = pass;
-        let LoopState { functions, draining, bounds, .. } = state;
+        let LoopState { functions, draining, bounds, ports, .. } = state;
         for id in &rescaled {
             if functions.get(id).is_some()
                 && let Some(entry) = before.functions.get(id)
@@ -198,6 +199,7 @@ impl Reconciler {
         draining.add(&self.node, before, removed, drain_timeout);
         draining.withdraw(&self.node, &withdrawn);
         self.node.publish(snapshot.clone());
+        ports.follow(&self.node, &self.agent, *self.jobs.borrow());
         tracing::info!(version = snapshot.version, functions = snapshot.functions.len(), "configuration is in force");
         // The proxy routed new requests to these revisions until the snapshot was published.
         for entry in &updated {

@@ -3,7 +3,7 @@
 use crate::loader::{LoadError, LoadResult};
 use leno_agent::Change;
 use leno_identity::TrustBundle;
-use leno_model::{FunctionId, MeshConfig, ModuleHash};
+use leno_model::{FunctionId, MeshConfig, ModuleHash, SecretValues};
 use leno_proxy::endpoints::Endpoint;
 use leno_proxy::{FunctionEntry, GatewayTables};
 use leno_wire::{Bounds, Lease, Placement, Resource, Subject};
@@ -28,6 +28,7 @@ pub(super) enum Step {
     SetRoute(Arc<FunctionEntry>),
     RemoveRoute(FunctionId),
     SetGatewayRoutes(Arc<GatewayTables>),
+    SetCertificates(Arc<SecretValues>),
     SetEndpoints(FunctionId, Vec<Endpoint>),
     /// Close the open exchanges of a removed function.
     Withdraw(FunctionId),
@@ -55,6 +56,8 @@ fn step(change: Change, loaded: &mut LoadResult) -> Option<Step> {
         Change::Set(Resource::Quota(id, lease)) => Step::SetLease(id, lease),
         Change::Removed(Subject::Quota(id)) => Step::SetLease(id, Lease::default()),
         Change::Removed(Subject::Secrets(id)) => Step::RemoveSecrets(id),
+        Change::Set(Resource::Certificates(values)) => Step::SetCertificates(values),
+        Change::Removed(Subject::Certificates) => Step::SetCertificates(Arc::default()),
         Change::Set(Resource::Hosted(placement)) => Step::SetPlacement(placement),
         Change::Set(Resource::Route(route)) => taken(&mut loaded.routes, &route.id, subject, Step::SetRoute),
         Change::Removed(Subject::Route(id)) => Step::RemoveRoute(id),

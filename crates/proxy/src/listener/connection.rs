@@ -54,6 +54,8 @@ pub(crate) struct Connection {
     pub scheme: &'static str,
     /// The listener's port.
     pub port: u16,
+    /// A Gateway document has opened the port.
+    opened: bool,
     /// Outbound: the local address of the connection.
     accepted_at: Option<SocketAddr>,
     /// Inbound: the function that the TLS client named (SNI), with whose SVID the node answered.
@@ -121,6 +123,7 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
             "http"
         },
         port: listener.address.port(),
+        opened: listener.opened,
         accepted_at,
         function: None,
         caller: RefCell::new(listener.caller.clone().map(|caller| (Proof::default(), caller))),

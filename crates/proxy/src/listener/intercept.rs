@@ -142,6 +142,8 @@ fn serve_one(
         caller: Some(caller.clone()),
         tls: None,
         address: http.local_addr()?,
+        opened: false,
+        closed: Rc::default(),
     });
     let worker = worker.clone();
     let served = async move {

@@ -10,8 +10,10 @@
 //! neither closes any.
 
 use super::Listener;
+use super::certificates::PortCertificates;
 use super::connection::OpenConnection;
 use super::intercept::{self, InstanceListener, Interceptor};
+use super::ports::{GatewayPorts, PortChange};
 use crate::listener::{connection, descriptors};
 use crate::pipeline::open::LAST_BYTES;
 use crate::pipeline::worker::Worker;
@@ -135,6 +137,8 @@ pub struct Handle {
     pub addresses: Addresses,
     /// Takes the sockets of jails, and links.
     pub interceptor: Interceptor,
+    /// Opens the ports of Gateway documents.
+    pub ports: GatewayPorts,
     phase: watch::Sender<Phase>,
     sockets: Vec<std::net::TcpListener>,
     /// Closes when no worker has a client's connection any more, once the node drains or the child
@@ -148,6 +152,7 @@ pub struct Handle {
 impl Handle {
     /// Accepts connections from now on.
     pub fn open(&self) {
+        self.ports.drop_inherited();
         self.phase.send_replace(Phase::Serving);
     }
 
@@ -166,8 +171,13 @@ impl Handle {
     }
 
     /// The listening sockets, for the child of a hot restart.
-    pub fn sockets(&self) -> &[std::net::TcpListener] {
-        &self.sockets
+    ///
+    /// # Errors
+    /// There are no more descriptors.
+    pub fn sockets(&self) -> io::Result<Vec<std::net::TcpListener>> {
+        let mut all: Vec<_> = self.sockets.iter().map(std::net::TcpListener::try_clone).collect::<io::Result<_>>()?;
+        all.append(&mut self.ports.sockets()?);
+        Ok(all)
     }
 
     /// Stops accepting, lets in-flight exchanges end (at most for the mesh's drain timeout), and
@@ -186,6 +196,7 @@ impl Handle {
 
     async fn end(mut self, phase: Phase) {
         self.sockets.clear();
+        self.ports.end();
         let limit = self.node.snapshot.load().mesh.limits.drain_timeout;
         self.phase.send_replace(phase);
         let left = async { while self.left.recv().await.is_some() {} };
@@ -213,11 +224,11 @@ pub fn take_over(
 ) -> Result<Handle, ServeError> {
     let mesh = node.snapshot.load().mesh.clone();
     let workers = options.workers.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
-    let Listeners { addresses, sockets, mut of_workers } = bind(node, &mesh, workers, inherited)?;
+    let Listeners { addresses, sockets, mut of_workers, inherited } = bind(node, &mesh, workers, inherited)?;
     node.set_inbound(addresses.inbound);
     let (phase, phases) = watch::channel(Phase::Waiting);
     let ((alive, ended), (busy, left)) = (mpsc::channel(1), mpsc::channel(1));
-    let mut intercepting = Vec::new();
+    let (mut intercepting, mut opening) = (Vec::new(), Vec::new());
     for number in 0..workers {
         let listeners = of_workers.pop().unwrap_or_default();
         let random = Random::from_system().ok_or(ServeError::NoRandomness)?;
@@ -225,16 +236,20 @@ pub fn take_over(
         let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(ServeError::Thread)?;
         let (sender, inbox) = mpsc::unbounded_channel();
         intercepting.push(sender);
+        let (sender, changes) = mpsc::unbounded_channel();
+        opening.push(sender);
         let work = move || {
-            runtime.block_on(schedule::run(work(node, random, listeners, inbox, options, (phases, busy))));
+            runtime.block_on(schedule::run(work(node, random, (listeners, changes), inbox, options, (phases, busy))));
             // Connections that are still open have had the whole drain timeout.
             runtime.shutdown_background();
             drop(alive);
         };
         thread::Builder::new().name(format!("leno-worker-{number}")).spawn(work).map_err(ServeError::Thread)?;
     }
+    let fixed = addresses.gateway_http.into_iter().chain(addresses.gateway_https).collect();
+    let ports = GatewayPorts::new(node, opening, fixed, inherited);
     let (interceptor, node) = (Interceptor::new(intercepting), node.clone());
-    Ok(Handle { addresses, interceptor, phase, sockets, left, ended, node })
+    Ok(Handle { addresses, interceptor, ports, phase, sockets, left, ended, node })
 }
 
 /// All listeners of a node.
@@ -242,19 +257,23 @@ struct Listeners {
     addresses: Addresses,
     sockets: Vec<std::net::TcpListener>,
     of_workers: Vec<Vec<BoundListener>>,
+    /// Sockets of the parent that the Mesh document does not name.
+    inherited: Vec<std::net::TcpListener>,
 }
 
 /// A bound listener that no worker's runtime has taken yet.
-struct BoundListener {
-    socket: std::net::TcpListener,
-    address: SocketAddr,
-    direction: TrafficDirection,
-    tls: Option<Arc<ServerConfig>>,
+pub(super) struct BoundListener {
+    pub socket: std::net::TcpListener,
+    pub address: SocketAddr,
+    pub direction: TrafficDirection,
+    pub tls: Option<Arc<ServerConfig>>,
+    /// A Gateway document opens it.
+    pub opened: bool,
 }
 
 /// Binds all addresses.
 fn bind(
-    node: &Node,
+    node: &Arc<Node>,
     mesh: &MeshConfig,
     workers: usize,
     mut inherited: Vec<std::net::TcpListener>,
@@ -272,7 +291,7 @@ fn bind(
         let address = socket.local_addr().map_err(error)?;
         for listeners in &mut of_workers {
             let socket = socket.try_clone().map_err(error)?;
-            listeners.push(BoundListener { socket, address, direction, tls: tls.clone() });
+            listeners.push(BoundListener { socket, address, direction, tls: tls.clone(), opened: false });
         }
         sockets.push(socket);
         Ok::<_, ServeError>(address)
@@ -283,18 +302,20 @@ fn bind(
         None => None,
         Some(tls) => {
             let certificates = leno_identity::ServerCertificates::read(tls.files())?;
-            let config = leno_identity::gateway_server_config(certificates.clone())?;
             node.gateway_certificates.store(Some(certificates));
+            let chosen = PortCertificates { node: node.clone(), port: tls.listen.port(), opened: false };
+            let config = leno_identity::gateway_server_config(Arc::new(chosen))?;
             Some(bind_one("TLS gateway", tls.listen, TrafficDirection::Gateway, Some(config))?)
         }
     };
     node.machines.set_gateway(gateway_http.into_iter().chain(gateway_https));
     let outbound = bind_one("outbound sidecars", mesh.outbound, TrafficDirection::Outbound, None)?;
     let inbound = bind_one("inbound sidecars", mesh.inbound, TrafficDirection::Inbound, Some(inbound_tls))?;
-    Ok(Listeners { addresses: Addresses { gateway_http, gateway_https, outbound, inbound }, sockets, of_workers })
+    let addresses = Addresses { gateway_http, gateway_https, outbound, inbound };
+    Ok(Listeners { addresses, sockets, of_workers, inherited })
 }
 
-fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+pub(super) fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     // A restarted node must not wait until the kernel has forgotten old connections.
     socket.set_reuse_address(true)?;
@@ -307,7 +328,7 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 async fn work(
     node: Arc<Node>,
     random: Random,
-    listeners: Vec<BoundListener>,
+    (listeners, mut changes): (Vec<BoundListener>, mpsc::UnboundedReceiver<PortChange>),
     instances: mpsc::UnboundedReceiver<InstanceListener>,
     options: Options,
     (mut phases, busy): (watch::Receiver<Phase>, mpsc::Sender<()>),
@@ -320,28 +341,40 @@ async fn work(
         schedule::spawn_own(intercept::serve(worker.clone(), instances, phases.clone(), options.connections));
     // Errors mean that the handle was dropped. The worker drains in that case, too.
     let _ = phases.wait_for(|phase| *phase >= Phase::Serving).await;
-    let mut accepting: Vec<_> = listeners
-        .into_iter()
-        .filter_map(|bound| {
-            let socket = TcpListener::from_std(bound.socket)
-                .inspect_err(|error| tracing::error!(address = %bound.address, %error, "a listener is lost"))
-                .ok()?;
-            let listener = Rc::new(Listener {
-                worker: worker.clone(),
-                direction: bound.direction,
-                caller: None,
-                share: None,
-                tls: bound.tls.map(TlsAcceptor::from),
-                address: bound.address,
-            });
-            Some((bound.direction, schedule::spawn_own(accept(socket, listener, options.connections))))
-        })
-        .collect();
-    let phase = phases.wait_for(|phase| *phase >= Phase::HandedOver).await.map_or(Phase::Ending, |phase| *phase);
+    let begin = |bound: BoundListener| {
+        let socket = TcpListener::from_std(bound.socket)
+            .inspect_err(|error| tracing::error!(address = %bound.address, %error, "a listener is lost"))
+            .ok()?;
+        let listener = Rc::new(Listener {
+            worker: worker.clone(),
+            direction: bound.direction,
+            caller: None,
+            share: None,
+            tls: bound.tls.map(TlsAcceptor::from),
+            address: bound.address,
+            opened: bound.opened,
+            closed: Rc::default(),
+        });
+        Some((listener.clone(), schedule::spawn_own(accept(socket, listener, options.connections))))
+    };
+    let mut accepting: Vec<_> = listeners.into_iter().filter_map(begin).collect();
+    let phase = loop {
+        tokio::select! {
+            phase = phases.wait_for(|phase| *phase >= Phase::HandedOver) => break phase.map_or(Phase::Ending, |phase| *phase),
+            Some(change) = changes.recv() => match change {
+                PortChange::Open(bound) => accepting.extend(begin(bound)),
+                PortChange::Close(address) => {
+                    accepting.iter().filter(|(listener, _)| listener.address == address).for_each(|(listener, _)| listener.closed.set(true));
+                    accepting.retain(|(listener, _)| listener.address != address);
+                    worker.connections.wake();
+                }
+            },
+        }
+    };
     let limit = worker.snapshot().mesh.limits.drain_timeout;
     let end = tokio::time::Instant::now() + limit;
     // Stops accepting.
-    accepting.retain(|(direction, _)| phase == Phase::Draining && *direction == TrafficDirection::Outbound);
+    accepting.retain(|(listener, _)| phase == Phase::Draining && listener.direction == TrafficDirection::Outbound);
     match phase {
         Phase::HandedOver => worker.connections.hand_over(),
         _ => worker.connections.drain_clients(),
@@ -406,6 +439,7 @@ fn admit(listener: &Rc<Listener>, stream: TcpStream, address: SocketAddr, most: 
     };
     let bounds = Bounds { address: per_address, direction: limits.connections as usize, node: most };
     let mut open = OpenConnection::new(&listener.worker, listener.direction);
+    open.follow(&listener.closed);
     let holder = match (&listener.caller, &listener.share) {
         (Some(caller), Some(share)) => Holder::Instance(&caller.instance, share),
         _ => Holder::Address(address.ip()),

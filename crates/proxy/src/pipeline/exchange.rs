@@ -323,7 +323,8 @@ impl Exchange {
     /// Where the gateway redirects a plain request, if it serves HTTPS only.
     pub(crate) fn https_location(&self, head: &request::Parts) -> Option<HeaderValue> {
         let port = self.snapshot.mesh.https_redirect?;
-        if self.scheme == "https" || !matches!(self.origin, Origin::Gateway) {
+        let is_opened = || self.snapshot.gateway_routes.opens(self.port);
+        if self.scheme == "https" || !matches!(self.origin, Origin::Gateway) || is_opened() {
             return None;
         }
         let (host, _) = head::split_authority(head::authority(head));

@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long an answer of the kernel is cached.
@@ -24,7 +24,7 @@ pub struct Machines {
     others: ArcSwap<HashSet<IpAddr>>,
     own: Mutex<HashMap<IpAddr, (bool, Instant)>>,
     /// The addresses of this node's gateway.
-    gateway: OnceLock<Vec<SocketAddr>>,
+    gateway: ArcSwap<Vec<SocketAddr>>,
 }
 
 impl Machines {
@@ -34,9 +34,9 @@ impl Machines {
         self.others.store(others.filter(|address| !address.is_unspecified()).collect::<HashSet<_>>().into());
     }
 
-    /// Sets the addresses at which this node's gateway listens. Only the first call counts.
+    /// Replaces the addresses at which this node's gateway listens.
     pub(crate) fn set_gateway(&self, listeners: impl IntoIterator<Item = SocketAddr>) {
-        let _ = self.gateway.set(listeners.into_iter().collect());
+        self.gateway.store(Arc::new(listeners.into_iter().collect()));
     }
 
     /// Whether this node's gateway listens at an address. A request that is sent there could come
@@ -46,7 +46,7 @@ impl Machines {
             let is_there = |ip: IpAddr| listener.ip() == ip || listener.ip().is_unspecified() && self.have(ip);
             listener.port() == address.port() && is_there(address.ip().to_canonical())
         };
-        self.gateway.get().is_some_and(|listeners| listeners.iter().any(answers))
+        self.gateway.load().iter().any(answers)
     }
 
     /// Whether this is an address of one of the mesh's machines. If the kernel does not say whether

@@ -17,7 +17,7 @@ use crate::state::removed_functions::RemovedFunctions;
 use crate::state::snapshot::NodeSnapshot;
 use crate::state::terminating::Terminating;
 use arc_swap::{ArcSwap, ArcSwapOption};
-use leno_identity::{ServerCertificates, SvidStore};
+use leno_identity::{ServerCertificates, StoredCertificates, SvidStore};
 use leno_model::ChainLink;
 use leno_model::FunctionId;
 use leno_runtime::resolver::Resolver;
@@ -55,6 +55,8 @@ pub struct Node {
     pub machines: Arc<Machines>,
     /// Certificates of the gateway for clients that use TLS, if it does.
     pub gateway_certificates: ArcSwapOption<ServerCertificates>,
+    /// Certificates of Gateway documents' listeners.
+    pub listener_certificates: StoredCertificates,
     /// SVIDs of this node's functions.
     pub svids: Arc<SvidStore>,
     /// Limits and caches that programs see as state.
@@ -110,6 +112,7 @@ impl Node {
             channels: Channels::default(),
             addresses: Addresses::default(),
             gateway_certificates: ArcSwapOption::empty(),
+            listener_certificates: StoredCertificates::default(),
             svids,
             policy_state: PolicyState::new(),
             terminating: Arc::default(),

@@ -178,6 +178,7 @@ impl Builder {
             stream_lifetime: Some(Duration::ZERO),
             gateway_http: Some(free),
             gateway_https: None,
+            gateway_ports: Vec::new(),
             https_redirect: None,
             trusted_proxies: Default::default(),
             proxy_protocol: false,

@@ -4,6 +4,7 @@ mod calls;
 mod egress;
 mod gateway;
 mod mirrors;
+mod ports;
 mod terms;
 
 use crate::mesh::{Mesh, id};
@@ -90,8 +91,14 @@ fn forbids(path: &str) -> AuthorizationRule {
 
 /// Attaches routes to a listener for all hosts of the plain gateway.
 fn attach(mesh: &Mesh, routes: &[(&str, HttpRoute)]) {
-    let listener =
-        RouteListener { name: "shop/edge/all".to_owned(), port: mesh.gateway().port(), tls: false, host: None };
+    let listener = RouteListener {
+        name: "shop/edge/all".to_owned(),
+        port: mesh.gateway().port(),
+        tls: false,
+        host: None,
+        opened: false,
+        certificates: Vec::new(),
+    };
     let attached = routes.iter().map(|(host, route)| AttachedRoute {
         route: route.clone(),
         attachments: vec![Attachment { listener: listener.name.clone(), hosts: vec![(*host).to_owned()] }],

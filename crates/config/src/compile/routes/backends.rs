@@ -42,13 +42,13 @@ impl<'a> Grants<'a> {
         self.by_namespace.entry(namespace).or_default().push(spec);
     }
 
-    /// Whether routes of a kind and namespace may refer to an object of another namespace, which has
-    /// one of these groups and kinds.
-    fn permit(&self, from: (HttpRouteKind, &str), to: (&str, &str), kinds: &[(&str, &str)]) -> bool {
+    /// Whether documents of a kind and namespace may refer to an object of another namespace, which
+    /// has one of these groups and kinds.
+    pub(super) fn permit(&self, from: (&str, &str), to: (&str, &str), kinds: &[(&str, &str)]) -> bool {
         let all = self.by_namespace.get(to.0).into_iter().flatten();
         let mut fitting = all.filter(|grant| {
             let mut sources = grant.from.iter();
-            sources.any(|it| it.group == GROUP && it.kind == kind_name(from.0) && it.namespace == from.1)
+            sources.any(|it| it.group == GROUP && it.kind == from.0 && it.namespace == from.1)
         });
         fitting.any(|grant| {
             grant.to.iter().any(|it| {
@@ -117,7 +117,7 @@ impl References<'_> {
                 Some((_, function)) if matches!(function.run, Run::Egress(_)) => kinds.push((LENO, "External")),
                 _ => kinds.extend([(LENO, "Function"), (LENO, "Revision")]),
             }
-            if !grants.permit((self.kind, self.namespace), (namespace, written), &kinds) {
+            if !grants.permit((kind_name(self.kind), self.namespace), (namespace, written), &kinds) {
                 let message = format!("no ReferenceGrant of the namespace lets routes refer to `{shown}`");
                 let fix = "add one there, with this route's namespace and kind in `from`";
                 return Err(("RefNotPermitted", message, fix));

@@ -2,7 +2,9 @@
 
 use super::super::TypedDocument;
 use super::super::hosts::Claims;
+use super::certificates::{CERTIFICATES, CertificateSource};
 use super::hosts::narrower;
+use super::ports::Ports;
 use crate::host;
 use crate::problem::{Problem, Scope};
 use crate::route_status::{CONTROLLER, Condition, GatewayStatus, ListenerStatus};
@@ -16,8 +18,6 @@ use std::sync::Arc;
 
 /// The class of Gateways that needs no document.
 const CLASS: &str = "leno";
-/// The option of a listener with TLS whose certificates are those of the Mesh document.
-const CERTIFICATES: &str = "leno.dev/certificates";
 /// The kinds of routes that listeners with HTTP take.
 const KINDS: [&str; 2] = ["HTTPRoute", "GRPCRoute"];
 /// The label that each namespace has, with its name.
@@ -78,13 +78,18 @@ fn selects(selector: &LabelSelector, namespace: &str) -> bool {
 pub(super) fn gateways<'a>(
     documents: &'a [Arc<TypedDocument<Resource>>],
     mesh: &MeshConfig,
+    stored: &CertificateSource<'_>,
     claims: &mut Claims<'a>,
     problems: &RefCell<Vec<Problem>>,
     doubts: &RefCell<Vec<Problem>>,
 ) -> Gateways<'a> {
+    let mut ports = Ports::new(mesh);
     let classes: BTreeSet<&str> = documents.iter().filter_map(|placed| class(&placed.document)).collect();
     let mut gateways = Gateways::default();
-    for placed in documents {
+    let is_gateway = |placed: &&Arc<TypedDocument<Resource>>| matches!(placed.document, Resource::Gateway(_));
+    let mut sorted: Vec<&Arc<TypedDocument<Resource>>> = documents.iter().filter(is_gateway).collect();
+    sorted.sort_by_key(|placed| (&placed.document.metadata().namespace, &placed.document.metadata().name));
+    for placed in sorted {
         let Resource::Gateway(Gateway { metadata, spec }) = &placed.document else { continue };
         let id = (&*metadata.namespace, &*metadata.name);
         let root = placed.scope(problems);
@@ -110,13 +115,22 @@ pub(super) fn gateways<'a>(
                 refusal.report(&place.field("hostname"), host);
             }
             let kinds = kinds(listener);
-            let conditions = conditions(listener, mesh, conflicts[index], wrong.is_some(), kinds.1);
+            let gateway = format!("{}/{}", metadata.namespace, metadata.name);
+            let keeps = conflicts[index].is_none() && wrong.is_none();
+            let socket = accepted(listener).and_then(|()| ports.take(&gateway, listener, keeps));
+            let opened = *socket.as_ref().unwrap_or(&false);
+            let certificates = match &*listener.protocol {
+                "HTTPS" => stored.of(&metadata.namespace, listener.tls.as_ref(), mesh),
+                _ => Ok(Vec::new()),
+            };
+            let [refused, unresolved] = [socket.err(), certificates.as_ref().err().cloned()];
+            let conditions = conditions(refused, unresolved, conflicts[index], wrong.is_some(), kinds.1);
             let is_wrong = |condition: &&Condition| {
                 condition.status == (condition.name == "Conflicted") && !condition.message.is_empty()
             };
             for condition in conditions.iter().filter(is_wrong) {
                 let message = format!("the listener `{}`: {}", listener.name, condition.message);
-                place.doubt(doubts, message, fix_of(condition, mesh));
+                place.doubt(doubts, message, fix_of(condition, &ports));
             }
             let overlapping = overlapping(spec, index).map(|other| Condition {
                 status: true,
@@ -136,10 +150,12 @@ pub(super) fn gateways<'a>(
                 conditions: conditions.into_iter().chain(overlapping).collect(),
             };
             let model = RouteListener {
-                name: format!("{}/{}/{}", metadata.namespace, metadata.name, listener.name),
+                name: format!("{gateway}/{}", listener.name),
                 port: listener.port,
                 tls: listener.protocol == "HTTPS",
                 host,
+                opened,
+                certificates: certificates.unwrap_or_default(),
             };
             listeners.push(Listener {
                 model,
@@ -154,7 +170,6 @@ pub(super) fn gateways<'a>(
         gateways.statuses.push(status(id, wrong, statuses));
         gateways.listeners.insert(id, listeners);
     }
-    gateways.statuses.sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
     gateways
 }
 
@@ -252,15 +267,15 @@ fn is_http(protocol: &str) -> bool {
 }
 
 fn conditions(
-    listener: &leno_gateway_api::Listener,
-    mesh: &MeshConfig,
+    refused: Option<Condition>,
+    unresolved: Option<Condition>,
     conflict: Option<&'static str>,
     is_refused: bool,
     has_other_kinds: bool,
 ) -> Vec<Condition> {
-    let accepted = accepted(listener, mesh);
-    let resolved = match certificates(listener) {
-        Some(message) => Condition::fails("ResolvedRefs", "InvalidCertificateRef", message),
+    let accepted = refused.unwrap_or_else(|| Condition::holds("Accepted", "Accepted"));
+    let resolved = match unresolved {
+        Some(condition) => condition,
         None if has_other_kinds => {
             let message = "`allowedRoutes` names kinds of routes that the listener cannot take";
             Condition::fails("ResolvedRefs", "InvalidRouteKinds", message)
@@ -282,64 +297,35 @@ fn conditions(
     vec![accepted, conflicted, resolved, programmed]
 }
 
-/// Whether a gateway has a socket of the listener's port and protocol, and serves all its fields.
-fn accepted(listener: &leno_gateway_api::Listener, mesh: &MeshConfig) -> Condition {
-    let (port, name) = match &*listener.protocol {
-        "HTTP" => (mesh.gateway_http.map(|address| address.port()), "http"),
-        "HTTPS" => (mesh.gateway_https.as_ref().map(|https| https.listen.port()), "https"),
-        other => {
-            let message = format!("gateways do not serve `{}`", other.escape_debug());
-            return Condition::fails("Accepted", "UnsupportedProtocol", message);
-        }
-    };
-    if port != Some(listener.port) {
-        let there = port.map_or_else(|| "there is none".to_owned(), |port| format!("that is at port {port}"));
-        let message = format!("port {} is not that of `gateway.{name}` of the Mesh document: {there}", listener.port);
-        return Condition::fails("Accepted", "PortUnavailable", message);
+/// Checks that gateways serve the listener's protocol and all its fields.
+fn accepted(listener: &leno_gateway_api::Listener) -> Result<(), Condition> {
+    if !is_http(&listener.protocol) {
+        let message = format!("gateways do not serve `{}`", listener.protocol.escape_debug());
+        return Err(Condition::fails("Accepted", "UnsupportedProtocol", message));
     }
     if let Some(tls) = &listener.tls {
         let known = |(key, value): (&String, &String)| key == CERTIFICATES && value == "mesh";
         if let Some((key, value)) = tls.options.iter().find(|option| !known(*option)) {
             let message = format!("there is no TLS option `{}: {}`", key.escape_debug(), value.escape_debug());
-            return Condition::fails("Accepted", "UnsupportedValue", message);
+            return Err(Condition::fails("Accepted", "UnsupportedValue", message));
         }
         if tls.mode != TLSModeType::Terminate {
             let message = "gateways end TLS: `Passthrough` is for the protocol `TLS`";
-            return Condition::fails("Accepted", "UnsupportedValue", message);
+            return Err(Condition::fails("Accepted", "UnsupportedValue", message));
         }
     }
-    Condition::holds("Accepted", "Accepted")
+    Ok(())
 }
 
-/// Why a listener with TLS has no certificates.
-fn certificates(listener: &leno_gateway_api::Listener) -> Option<String> {
-    if listener.protocol != "HTTPS" {
-        return None;
-    }
-    let tls = listener.tls.as_ref();
-    if let Some(named) = tls.and_then(|tls| tls.certificate_refs.first()) {
-        let name = named.name.escape_debug();
-        return Some(format!("certificates are those of the Mesh document: `{name}` cannot be used"));
-    }
-    let from_mesh = tls.is_some_and(|tls| tls.options.contains_key(CERTIFICATES));
-    (!from_mesh).then(|| "it does not say where its certificates come from".to_owned())
-}
-
-fn fix_of(condition: &Condition, mesh: &MeshConfig) -> String {
+fn fix_of(condition: &Condition, ports: &Ports<'_>) -> String {
     match condition.reason {
-        "PortUnavailable" => {
-            let http = mesh.gateway_http.map(|address| format!("HTTP at port {}", address.port()));
-            let https = mesh.gateway_https.as_ref().map(|https| format!("HTTPS at port {}", https.listen.port()));
-            let all: Vec<String> = http.into_iter().chain(https).collect();
-            match all.is_empty() {
-                true => "add `gateway: {http: ADDRESS}` to the Mesh document".to_owned(),
-                false => format!("expected {}", all.join(" or ")),
-            }
-        }
+        "PortUnavailable" => ports.fix(),
         "UnsupportedProtocol" => "expected `HTTP` or `HTTPS`".to_owned(),
-        "InvalidCertificateRef" => {
-            format!("write `tls: {{options: {{{CERTIFICATES}: mesh}}}}`, and the files into `gateway.https`")
-        }
+        "InvalidCertificateRef" => format!(
+            "name a StoredSecret with `tls.crt` and `tls.key` in `certificateRefs`, or write \
+             `tls: {{options: {{{CERTIFICATES}: mesh}}}}` and the files into `gateway.https`"
+        ),
+        "RefNotPermitted" => "add a ReferenceGrant there, with `kind: Gateway` and this namespace in `from`".to_owned(),
         "UnsupportedValue" => format!("expected `{CERTIFICATES}: mesh`"),
         _ => String::new(),
     }

@@ -6,11 +6,13 @@
 
 mod backend_tls;
 mod backends;
+mod certificates;
 mod filters;
 mod hosts;
 mod listeners;
 mod parents;
 mod patterns;
+mod ports;
 mod rules;
 
 pub(super) use self::backend_tls::backend_tls;
@@ -18,11 +20,13 @@ pub(super) use self::hosts::includes;
 
 use self::backend_tls::BackendTls;
 use self::backends::{BadReference, Grants, References};
+use self::certificates::CertificateSource;
 use self::parents::Parents;
 use super::hosts::Claims;
 use super::{Documents, TypedDocument};
 use crate::problem::{Origin, Problem};
 use crate::route_status::{CONTROLLER, Condition, ParentStatus, RouteReport, RouteStatus, kind_name};
+use crate::secrets::SecretSet;
 use crate::snapshot::{Function, Routes};
 use leno_gateway_api::{
     GROUP, GRPCRouteRule, GatewayDefaultScope, HTTPRouteRule, ParentReference, ReferenceGrant, Resource,
@@ -72,18 +76,20 @@ struct RuleSet {
 pub(super) fn routes<'a>(
     documents: &'a Documents,
     mesh: &MeshConfig,
-    (functions, backend_tls): (&'a BTreeMap<FunctionId, Function>, BackendTls),
+    (functions, secrets, backend_tls): (&'a BTreeMap<FunctionId, Function>, &SecretSet, BackendTls),
     claims: &mut Claims<'a>,
     problems: &RefCell<Vec<Problem>>,
     doubts: &RefCell<Vec<Problem>>,
 ) -> (Routes, Vec<PlacedRoute>) {
-    let gateways = listeners::gateways(&documents.gateway_api, mesh, claims, problems, doubts);
     let mut grants = Grants::default();
     for placed in &documents.gateway_api {
         if let Resource::ReferenceGrant(ReferenceGrant { metadata, spec }) = &placed.document {
             grants.add(&metadata.namespace, spec);
         }
     }
+    let are_known = !(documents.incomplete || documents.unstored && documents.stored.is_none());
+    let stored = CertificateSource { secrets, are_known, grants: &grants };
+    let gateways = listeners::gateways(&documents.gateway_api, mesh, &stored, claims, problems, doubts);
     let mut written: Vec<WrittenRoute<'_>> =
         documents.gateway_api.iter().filter_map(|placed| WrittenRoute::of(placed)).collect();
     written.sort_by_key(|route| (route.namespace, route.name, route.kind == HttpRouteKind::Grpc));

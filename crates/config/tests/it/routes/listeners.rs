@@ -185,3 +185,133 @@ fn a_gateway_of_another_class_is_left_out() {
     let snapshot = parse(&[&all[..], &[class]].concat());
     assert_eq!(conditions(&snapshot, "shop/r"), [ACCEPTED]);
 }
+
+/// A Gateway `a/NAME` with these listeners.
+fn gateway(name: &str, listeners: &str) -> String {
+    format!(
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {{name: {name}, namespace: a}}\nspec: {{gatewayClassName: leno, listeners: [{listeners}]}}\n---\n"
+    )
+}
+
+fn with_ports(documents: &[&str]) -> Snapshot {
+    let mesh = MESH.replace("CRATE", env!("CARGO_MANIFEST_DIR"));
+    let mesh = mesh.replace("gateway: {", "gateway: {ports: [8443, 9000-9002], ");
+    load_text(Path::new("mesh.yaml"), &[&*mesh, &documents.concat()].concat()).unwrap()
+}
+
+#[test]
+fn listeners_open_the_ports_that_the_mesh_document_permits() {
+    let other = gateway(
+        "b",
+        "{name: tls, port: 9000, protocol: HTTPS, tls: {options: {leno.dev/certificates: mesh}}}, {name: more, port: 9000, protocol: HTTP, hostname: b.example}",
+    );
+    let first = gateway(
+        "a",
+        "{name: one, port: 9000, protocol: HTTP}, {name: two, port: 9001, protocol: HTTPS, tls: {options: {leno.dev/certificates: mesh}}}, {name: mesh, port: 80, protocol: HTTP}, {name: none, port: 9003, protocol: HTTP}, {name: taken, port: 443, protocol: HTTP}",
+    );
+    // The order of the documents does not matter.
+    let snapshot = with_ports(&[&other, &first]);
+    let listeners = &snapshot.gateway_routes().listeners;
+    let found: Vec<(&str, u16, bool, bool)> =
+        listeners.iter().map(|it| (&*it.name, it.port, it.tls, it.opened)).collect();
+    let wanted = [("a/a/mesh", 80, false, false), ("a/a/one", 9000, false, true), ("a/a/two", 9001, true, true)];
+    assert_eq!(found[..3], wanted);
+    let gateways = &snapshot.route_report().gateways;
+    for (listener, message) in [
+        (&gateways[0].listeners[3], "neither has a socket for HTTP at port 9003 nor permits it"),
+        (&gateways[0].listeners[4], "port 443 serves HTTPS, by the Mesh document"),
+        (&gateways[1].listeners[0], "port 9000 serves HTTP for the Gateway `a/a`"),
+    ] {
+        let accepted = &listener.conditions[0];
+        assert!(accepted.reason == "PortUnavailable" && accepted.message.contains(message), "{accepted:?}");
+    }
+    assert!(warnings(&snapshot).iter().any(|warning| warning.contains("port 8443 or ports 9000 to 9002")));
+    // Both of the second Gateway conflict, so none of them has a port.
+    assert_eq!(found.len(), 3);
+}
+
+#[test]
+fn a_mesh_has_a_bounded_number_of_open_ports() {
+    let mesh =
+        MESH.replace("CRATE", env!("CARGO_MANIFEST_DIR")).replace("gateway: {", "gateway: {ports: [9000-9099], ");
+    let gateways: Vec<String> = (0..70)
+        .map(|n| gateway(&format!("g{n:02}"), &format!("{{name: one, port: {}, protocol: HTTP}}", 9000 + n)))
+        .collect();
+    let snapshot = load_text(Path::new("mesh.yaml"), &[mesh, gateways.concat()].concat()).unwrap();
+    assert_eq!(snapshot.gateway_routes().listeners.len(), 64);
+    let last = &snapshot.route_report().gateways[69].listeners[0].conditions[0];
+    assert!(last.reason == "PortUnavailable" && last.message.contains("64 ports are open already"), "{last:?}");
+}
+
+#[test]
+fn wrong_ports_are_refused_by_their_place() {
+    for (gateway, wanted) in [
+        ("{http: '127.0.0.1:80', ports: [0]}", "neither a port nor a range"),
+        ("{http: '127.0.0.1:80', ports: [9010-9000]}", "neither a port nor a range"),
+        ("{http: '127.0.0.1:80', ports: [15000-16000]}", "port 15001 is used by `listeners.outbound`"),
+        ("{http: null, ports: [9000]}", "there is no address"),
+    ] {
+        let mesh = format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {{name: mesh}}\nspec:\n  listeners: {{outbound: '127.0.0.1:15001'}}\n  gateway: {gateway}\n"
+        );
+        let problems = load_text(Path::new("mesh.yaml"), &mesh).unwrap_err();
+        let text = problems.iter().map(ToString::to_string).collect::<String>();
+        assert!(text.contains(wanted) && text.contains("spec.gateway.ports"), "{gateway}: {text}");
+    }
+}
+
+#[test]
+fn certificates_of_listeners_are_stored_secrets() {
+    let secret = |namespace: &str, name: &str, keys: &str| {
+        format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: StoredSecret\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: {{stringData: {{{keys}}}}}\n---\n"
+        )
+    };
+    let grant = "apiVersion: gateway.networking.k8s.io/v1\nkind: ReferenceGrant\nmetadata: {name: grant, namespace: b}\nspec:\n  from: [{group: gateway.networking.k8s.io, kind: Gateway, namespace: a}]\n  to: [{group: '', kind: Secret, name: granted}]\n---\n";
+    let secrets = [
+        secret("a", "cert", "tls.crt: x, tls.key: y"),
+        secret("a", "half", "tls.crt: x"),
+        secret("b", "granted", "tls.crt: x, tls.key: y"),
+        secret("b", "other", "tls.crt: x, tls.key: y"),
+        grant.to_owned(),
+    ]
+    .concat();
+    for (tls, wanted) in [
+        ("certificateRefs: [{name: cert}]", Ok(vec!["a/cert"])),
+        ("certificateRefs: [{name: cert, kind: StoredSecret, group: leno.dev}]", Ok(vec!["a/cert"])),
+        ("certificateRefs: [{name: cert}, {name: granted, namespace: b}]", Ok(vec!["a/cert", "b/granted"])),
+        ("options: {leno.dev/certificates: mesh}", Ok(vec![])),
+        ("certificateRefs: [{name: none}]", Err(("InvalidCertificateRef", "no StoredSecret `a/none`"))),
+        (
+            "certificateRefs: [{name: cert}, {name: half}]",
+            Err(("InvalidCertificateRef", "`a/half` has no key `tls.key`")),
+        ),
+        ("certificateRefs: [{name: cert, kind: ConfigMap}]", Err(("InvalidCertificateRef", "`ConfigMap` cannot be"))),
+        ("certificateRefs: [{name: other, namespace: b}]", Err(("RefNotPermitted", "no ReferenceGrant"))),
+        ("certificateRefs: [{name: none, namespace: b}]", Err(("RefNotPermitted", "no ReferenceGrant"))),
+        (
+            "certificateRefs: [{name: cert}], options: {leno.dev/certificates: mesh}",
+            Err(("InvalidCertificateRef", "either those of the Mesh document")),
+        ),
+    ] {
+        for port in [443, 8443] {
+            let listener = gateway("g", &format!("{{name: one, port: {port}, protocol: HTTPS, tls: {{{tls}}}}}"));
+            let snapshot = with_ports(&[&listener, &secrets]);
+            let found = &snapshot.gateway_routes().listeners;
+            let status = &snapshot.route_report().gateways[0].listeners[0];
+            let resolved = status.conditions.iter().find(|it| it.name == "ResolvedRefs").unwrap();
+            match &wanted {
+                Ok(wanted) => assert_eq!(
+                    (&found[0].certificates[..], resolved.status),
+                    (&wanted.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>()[..], true),
+                    "{tls}"
+                ),
+                Err((reason, message)) => {
+                    assert!(found.is_empty() && !status.is_programmed(), "{tls}");
+                    assert!(resolved.reason == *reason && resolved.message.contains(message), "{tls}: {resolved:?}");
+                    assert!(warnings(&snapshot).iter().any(|warning| warning.contains(message)), "{tls}");
+                }
+            }
+        }
+    }
+}

@@ -144,6 +144,7 @@ pub(crate) fn mesh() -> MeshConfig {
         stream_lifetime: None,
         gateway_http: Some(local),
         gateway_https: None,
+        gateway_ports: Vec::new(),
         https_redirect: None,
         trusted_proxies: Default::default(),
         proxy_protocol: false,

@@ -10,9 +10,9 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// A mesh whose first process is replaced by others. Dropping it ends them.
-struct UpgradedMesh {
-    mesh: Mesh,
-    pid: Option<u32>,
+pub(crate) struct UpgradedMesh {
+    pub mesh: Mesh,
+    pub pid: Option<u32>,
 }
 
 impl UpgradedMesh {
@@ -20,7 +20,7 @@ impl UpgradedMesh {
         (Ipv4Addr::LOCALHOST, self.mesh.ports.gateway).into()
     }
 
-    fn upgrade(&mut self) -> u32 {
+    pub(crate) fn upgrade(&mut self) -> u32 {
         let output = self.mesh.leno(&["upgrade"]);
         assert!(output.status.success(), "{output:?}\n{}", self.mesh.output().join("\n"));
         let text = String::from_utf8(output.stdout).unwrap();
@@ -37,7 +37,7 @@ impl UpgradedMesh {
         String::from_utf8(output.stderr).unwrap()
     }
 
-    fn rows(&self, listing: &str) -> Vec<Value> {
+    pub(crate) fn rows(&self, listing: &str) -> Vec<Value> {
         let listed = self.mesh.leno(&["get", listing, "--json"]);
         assert!(listed.status.success(), "{listed:?}");
         serde_json::from_slice(&listed.stdout).unwrap()

@@ -22,7 +22,12 @@ impl Connection {
     /// The snapshot for a request, and its origin. Outbound requests have been authenticated.
     pub(super) fn origin(&self, caller: Option<Arc<Caller>>) -> Result<(Rc<PinnedSnapshot>, Origin), Failure> {
         match self.direction {
-            TrafficDirection::Gateway => Ok((self.worker.snapshot(), Origin::Gateway)),
+            TrafficDirection::Gateway => {
+                let snapshot = self.worker.snapshot();
+                // Functions are exposed at the ports of the Mesh document only.
+                let is_served = !self.opened || snapshot.gateway_routes.opens(self.port);
+                if is_served { Ok((snapshot, Origin::Gateway)) } else { Err(Failure::NoRoute) }
+            }
             TrafficDirection::Inbound => {
                 let found = self.function.as_ref().and_then(|function| self.worker.snapshot_with(function));
                 let (snapshot, entry) = found.ok_or(Failure::Misdirected)?;

@@ -4,6 +4,7 @@ use crate::pipeline::worker::Worker;
 use crate::state::admission::Attribution;
 use leno_http::activity::Activity;
 use leno_http::peer::TrafficDirection;
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -18,13 +19,21 @@ pub(crate) struct OpenConnection {
     of_instance: bool,
     activity: Arc<Activity>,
     attribution: Option<Attribution>,
+    /// Whether the port at which it arrived was closed.
+    closed: Rc<Cell<bool>>,
 }
 
 impl OpenConnection {
     pub(crate) fn new(worker: &Rc<Worker>, direction: TrafficDirection) -> Self {
         let of_instance = direction == TrafficDirection::Outbound;
         let number = worker.connections.register(of_instance);
-        Self { worker: worker.clone(), number, of_instance, activity: Activity::new(), attribution: None }
+        let (activity, closed) = (Activity::new(), Rc::default());
+        Self { worker: worker.clone(), number, of_instance, activity, attribution: None, closed }
+    }
+
+    /// Has the connection end after its current exchange when its port is closed.
+    pub(crate) fn follow(&mut self, closed: &Rc<Cell<bool>>) {
+        self.closed = closed.clone();
     }
 
     /// Sets the namespace and instance that the connection counts for.
@@ -42,7 +51,7 @@ impl OpenConnection {
     }
 
     pub(super) fn is_draining(&self) -> bool {
-        self.worker.connections.is_draining(self.of_instance)
+        self.closed.get() || self.worker.connections.is_draining(self.of_instance)
     }
 
     pub(super) fn wake_to_drain(&self, cx: &Context<'_>) {

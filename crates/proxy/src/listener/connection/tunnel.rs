@@ -63,6 +63,7 @@ impl Connection {
             client: OnceCell::new(),
             scheme: self.scheme,
             port: self.port,
+            opened: self.opened,
             accepted_at: self.accepted_at,
             function: None,
             caller: RefCell::new(Some((proof, caller))),

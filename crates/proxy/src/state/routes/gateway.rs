@@ -3,7 +3,7 @@
 use super::rules::{self, MatchedRule, Rule, Rules};
 use super::{Exposed, Routes, normal, suffix_key};
 use crate::state::function::FunctionEntry;
-use leno_model::GatewayRoutes;
+use leno_model::{GatewayRoutes, RouteListener};
 use leno_policy::host::of_authority;
 use leno_routing::{BadPattern, RequestParts};
 use std::collections::{BTreeSet, HashMap};
@@ -14,8 +14,23 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub struct GatewayTables {
     listeners: Vec<Listener>,
+    /// Listeners whose ports Gateway documents open.
+    opened: Vec<OpenedListener>,
+    /// The StoredSecrets with certificates of listeners, each with the listener.
+    certificates: Vec<(Box<str>, Box<str>)>,
     /// The longest time that a request may take by a rule.
     pub(crate) longest: Duration,
+}
+
+/// A listener whose port Gateway documents open.
+#[derive(Clone, Debug)]
+pub struct OpenedListener {
+    /// `namespace/gateway/listener`.
+    pub name: Arc<str>,
+    /// The port.
+    pub port: u16,
+    /// Requests come over TLS.
+    pub has_tls: bool,
 }
 
 #[derive(Debug)]
@@ -27,6 +42,8 @@ struct Listener {
     /// By suffix, including its leading dot.
     suffixes: HashMap<String, Rules>,
     any: Option<Rules>,
+    /// With TLS: the StoredSecrets with its certificates; empty: they are those of the Mesh document.
+    certificates: Vec<Box<str>>,
 }
 
 /// The destination of a request at a gateway.
@@ -66,10 +83,12 @@ impl GatewayTables {
             let host = listener.host.as_deref().map(pattern).unwrap_or_default();
             // Listeners with the same port and host serve the same requests.
             let known = listeners.iter().position(|other| (other.port, &*other.host) == (listener.port, &*host));
-            places.insert(&listener.name, known.unwrap_or(listeners.len()));
+            let place = known.unwrap_or(listeners.len());
+            places.insert(&listener.name, place);
             if known.is_none() {
                 listeners.push(Listener::new(listener.port, host));
             }
+            listeners[place].certificates.extend(listener.certificates.iter().map(|secret| secret.as_str().into()));
         }
         let mut hosts: HashMap<(usize, &str), Vec<Arc<Rule>>> = HashMap::new();
         let mut longest = Duration::ZERO;
@@ -96,7 +115,45 @@ impl GatewayTables {
                 None => drop(listener.exact.insert(normal(host), rules)),
             }
         }
-        Ok(Self { listeners, longest })
+        let opened = routes.listeners.iter().filter(|listener| listener.opened);
+        let opened = opened.map(|listener| OpenedListener {
+            name: listener.name.as_str().into(),
+            port: listener.port,
+            has_tls: listener.tls,
+        });
+        let of = |listener: &RouteListener| -> Vec<_> {
+            listener.certificates.iter().map(|secret| (listener.name.as_str().into(), secret.as_str().into())).collect()
+        };
+        let certificates = routes.listeners.iter().flat_map(of).collect();
+        Ok(Self { listeners, opened: opened.collect(), certificates, longest })
+    }
+
+    /// The listeners whose ports Gateway documents open.
+    pub fn opened(&self) -> &[OpenedListener] {
+        &self.opened
+    }
+
+    /// The StoredSecrets with certificates of listeners, each with the listener: both
+    /// `namespace/name`.
+    pub fn certificates(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.certificates.iter().map(|(listener, secret)| (&**listener, &**secret))
+    }
+
+    /// The StoredSecrets with the certificates for a client that asks for this name at a port; empty:
+    /// those of the Mesh document; `None`: no listener serves the name.
+    pub(crate) fn certificates_at(&self, port: u16, name: Option<&str>) -> Option<&[Box<str>]> {
+        let host = name.and_then(of_authority).unwrap_or_default();
+        self.listener(port, &host).map(|listener| &*listener.certificates)
+    }
+
+    /// The ports that Gateway documents open, and whether each takes TLS.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = (u16, bool)> {
+        self.opened.iter().map(|listener| (listener.port, listener.has_tls))
+    }
+
+    /// Whether Gateway documents open a port.
+    pub(crate) fn opens(&self, port: u16) -> bool {
+        self.opened.iter().any(|listener| listener.port == port)
     }
 
     /// Whether there are no listeners.
@@ -104,8 +161,14 @@ impl GatewayTables {
         self.listeners.is_empty()
     }
 
+    /// The listener of a port with the most specific host that serves this one.
+    fn listener(&self, port: u16, host: &str) -> Option<&Listener> {
+        let serving = self.listeners.iter().filter(|listener| listener.port == port && listener.serves(host));
+        serving.max_by_key(|listener| listener.precision())
+    }
+
     /// The destination of a request at this port and authority. The listener with the most specific host
-    /// has the request; functions are exposed at all listeners.
+    /// has the request; functions are exposed at all listeners of the Mesh document's ports.
     pub(crate) fn find<'r>(
         &'r self,
         exposed: &'r Routes,
@@ -113,18 +176,22 @@ impl GatewayTables {
         request: &RequestParts<'_>,
     ) -> Option<Exposure<'r>> {
         let host = of_authority(authority)?;
-        let serving = self.listeners.iter().filter(|listener| listener.port == port && listener.serves(&host));
-        let listener = serving.max_by_key(|listener| listener.precision());
+        // Functions are exposed at the ports of the Mesh document only.
+        let exposed = (!self.opens(port)).then_some(exposed);
+        let listener = self.listener(port, &host);
         // A host belongs to the namespaces that have something there: paths that they leave never
         // go to another namespace's wildcard.
         let mut owners: Option<Vec<&str>> = None;
         let suffixes = host.match_indices('.').map(|(dot, _)| {
             let suffix = &host[dot..];
             let rules = listener.and_then(|listener| listener.suffixes.get(suffix));
-            (exposed.suffixes.get(suffix), rules)
+            (exposed.and_then(|exposed| exposed.suffixes.get(suffix)), rules)
         });
-        let exact = (exposed.exact.get(host.as_ref()), listener.and_then(|listener| listener.exact.get(host.as_ref())));
-        let any = (Some(&exposed.any), listener.and_then(|listener| listener.any.as_ref()));
+        let exact = (
+            exposed.and_then(|exposed| exposed.exact.get(host.as_ref())),
+            listener.and_then(|listener| listener.exact.get(host.as_ref())),
+        );
+        let any = (exposed.map(|exposed| &exposed.any), listener.and_then(|listener| listener.any.as_ref()));
         for (exposed, rules) in std::iter::once(exact).chain(suffixes).chain([any]) {
             let exposed = exposed.filter(|table| !table.is_empty());
             if let Some(found) = at_host(exposed, rules, request, owners.as_deref()) {
@@ -167,7 +234,8 @@ fn at_host<'r>(
 
 impl Listener {
     fn new(port: u16, host: String) -> Self {
-        Self { port, host: host.into(), exact: HashMap::new(), suffixes: HashMap::new(), any: None }
+        let (exact, suffixes, any, certificates) = Default::default();
+        Self { port, host: host.into(), exact, suffixes, any, certificates }
     }
 
     fn serves(&self, host: &str) -> bool {

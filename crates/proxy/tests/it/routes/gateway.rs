@@ -110,6 +110,8 @@ async fn a_listener_with_a_more_specific_host_hides_the_routes_of_others() {
         port,
         tls: false,
         host: host.map(str::to_owned),
+        opened: false,
+        certificates: Vec::new(),
     };
     let attached = |name: &str, listener: &str, hosts: &[&str]| AttachedRoute {
         route: route(&format!("shop/{listener}-{name}"), vec![to(below(&format!("/{name}")), name)]),
