@@ -31,6 +31,7 @@ pub mod reference;
 mod route_status;
 mod secrets;
 mod snapshot;
+mod timestamp;
 mod traffic;
 mod translation;
 pub mod watch;
@@ -49,11 +50,12 @@ pub use namespace::{NamespaceQuota, NamespaceUse, Overrun, UseShare};
 pub use permissions::Permissions;
 pub use problem::{Origin, Problem, Scope};
 pub use route_status::{
-    AncestorStatus, CONTROLLER, Condition, GatewayStatus, ListenerStatus, ParentName, ParentStatus, PolicyStatus,
-    RouteReport, RouteStatus,
+    AncestorStatus, CONTROLLER, Condition, FaultStatus, GatewayStatus, ListenerStatus, ParentName, ParentStatus,
+    PolicyStatus, RouteReport, RouteStatus,
 };
 pub use secrets::{CheckedSecret, KeySummary, SecretSet};
 pub use snapshot::{CONTROL_FILES, Extension, Snapshot};
+pub use timestamp::Timestamp;
 pub use traffic::{flow, with_traffic};
 pub use translation::{Standing, TranslationRow};
 pub use yaml::{Key, Mark, Node, Value};

@@ -1,5 +1,6 @@
 //! The status of Gateways and routes: conditions with the types and reasons of the Gateway API.
 
+use crate::timestamp::Timestamp;
 use leno_model::HttpRouteKind;
 use serde::{Serialize, Serializer};
 
@@ -15,6 +16,23 @@ pub struct RouteReport {
     pub routes: Vec<RouteStatus>,
     /// Policies of the Gateway API.
     pub policies: Vec<PolicyStatus>,
+    /// Faults that had not ended when the documents were compiled, sorted by namespace and name.
+    pub faults: Vec<FaultStatus>,
+}
+
+/// A fault of a policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FaultStatus {
+    /// Namespace of the policy, and of its routes.
+    pub namespace: String,
+    /// Name of the policy.
+    pub policy: String,
+    /// `<policy>/faults/<name>`.
+    pub name: String,
+    /// Its routes and rules, as the document writes them.
+    pub routes: Vec<String>,
+    /// When it ends.
+    pub until: Timestamp,
 }
 
 /// One condition.
@@ -150,6 +168,19 @@ impl Condition {
     /// A condition that does not hold.
     pub(crate) fn fails(name: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
         Self { name, status: false, reason, message: message.into() }
+    }
+}
+
+impl FaultStatus {
+    /// Whether it is in force at this moment.
+    pub fn is_in_force(&self, now: Timestamp) -> bool {
+        now < self.until
+    }
+
+    /// Whether it is for a rule of this route, or for all of its rules.
+    pub fn is_for(&self, namespace: &str, route: &str) -> bool {
+        let name = |target: &str| target.split_once('/').map_or(target == route, |(name, _)| name == route);
+        self.namespace == namespace && self.routes.iter().any(|target| name(target))
     }
 }
 

@@ -1,9 +1,11 @@
 //! Checked configuration of a whole mesh, and the configuration of each function.
 
 mod callees;
+mod faults;
 mod routes;
 mod weight;
 
+pub(crate) use self::faults::{FaultTarget, PolicyFault};
 pub(crate) use self::routes::{Routes, ScopedRoute};
 pub(crate) use self::weight::QuotaUses;
 
@@ -158,6 +160,7 @@ pub(crate) struct Policy {
     pub sidecar: Option<Sidecar>,
     pub authorizers: Vec<Authorizer>,
     pub extensions: Vec<Extension>,
+    pub faults: Vec<PolicyFault>,
     pub callee_rules: Option<CalleeRules>,
     /// Whether it has an authorization section.
     pub authorizes: bool,
@@ -388,6 +391,7 @@ impl Snapshot {
             jwks,
             run: function.run.clone(),
             expose: function.expose.clone(),
+            faults: self.routes.faults.get(id).cloned().unwrap_or_default(),
             is_routed: self.routes.routed.contains(id),
             callees: self.callees(function).map(|(callee, known)| self.narrowed(id, function, callee, known)).collect(),
             concurrency: function.concurrency,

@@ -149,6 +149,9 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("listener-certificates", &Resource::Certificates(Arc::new(routes::certificates())));
     resource("route-of-documents", &Resource::Route(Box::new(Route::of(&routes::routed()).unwrap())));
     resource("slice-routed", &Resource::FunctionConfig(Box::new(routes::routed())));
+    resource("routes-with-faults", &Resource::Routes(Box::new(routes::faulty_gateway_routes())));
+    resource("route-with-faults", &Resource::Route(Box::new(Route::of(&routes::faulty()).unwrap())));
+    resource("slice-with-faults", &Resource::FunctionConfig(Box::new(routes::faulty())));
     resource("hosted-everything", &Resource::Hosted(Placement::Everything));
     let functions = BTreeSet::from([id("shop/checkout"), id("shop/stock")]);
     resource("hosted-only", &Resource::Hosted(Placement::Only(functions)));

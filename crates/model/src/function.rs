@@ -5,6 +5,7 @@ mod delivery;
 use crate::authorizer::Authorizer;
 use crate::bounds::NamespaceBounds;
 use crate::chain_link::ChainLink;
+use crate::fault::Fault;
 use crate::function_id::FunctionId;
 use crate::http_route::CallRoute;
 use crate::revision::{Revision, Revisions, Template};
@@ -43,6 +44,9 @@ pub struct FunctionConfig {
     pub run: Run,
     /// Hosts and paths at the gateway.
     pub expose: Vec<Expose>,
+    /// Faults of requests that come to it by `expose`. At most one acts on a request: the first that
+    /// meets it.
+    pub faults: Vec<Fault>,
     /// A route of the gateway leads to it.
     pub is_routed: bool,
     /// Permitted callees, and their names.

@@ -1,6 +1,7 @@
 //! Checked HTTP routes: what HTTPRoute and GRPCRoute documents become. They come from `config`; a
 //! node's route tables are built from them.
 
+use crate::fault::Fault;
 use crate::function_id::FunctionId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -116,6 +117,8 @@ pub struct RouteRule {
     pub timeouts: RouteTimeouts,
     /// Retries, in place of those of the policies; `None`: those of the policies.
     pub retry: Option<RouteRetry>,
+    /// Faults of its requests. At most one acts on a request: the first that meets it.
+    pub faults: Vec<Fault>,
 }
 
 /// What a request has to be, all of it.

@@ -11,6 +11,7 @@ mod candidate;
 mod chain_link;
 mod container;
 pub mod egress;
+mod fault;
 mod function;
 pub mod function_id;
 mod http_route;
@@ -36,6 +37,7 @@ pub use container::{
     Container, HostVolume, ImageRegistry, Images, PersistentVolume, Pull, RegistryCredentials, Volume,
 };
 pub use egress::{CertificateName, Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
+pub use fault::{Fault, FaultAbort, FieldValues};
 pub use function::{Callee, Engine, Expose, Extension, FunctionConfig, JwksFetch, PublicKey, VerificationKey};
 pub use function_id::{BadFunctionId, FunctionId};
 pub use http_route::{

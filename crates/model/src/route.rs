@@ -1,5 +1,6 @@
 //! Routes: gateway configuration of functions on other nodes.
 
+use crate::fault::Fault;
 use crate::function::{Engine, Expose, FunctionConfig};
 use crate::function_id::FunctionId;
 use crate::run::{AppProtocol, Run};
@@ -24,6 +25,8 @@ pub struct Route {
     pub protocol: AppProtocol,
     /// Hosts and paths.
     pub expose: Vec<Expose>,
+    /// Faults of requests that come to it by `expose`.
+    pub faults: Vec<Fault>,
     /// A route of the gateway leads to it.
     pub is_routed: bool,
     /// Timeout, retries, circuit breaker, tracing and access log. It allows every request.
@@ -63,6 +66,7 @@ impl Route {
             identity: config.identity.clone(),
             protocol: config.protocol,
             expose: config.expose.clone(),
+            faults: config.faults.clone(),
             is_routed: config.is_routed,
             program,
             engine: config.engine,
@@ -73,7 +77,7 @@ impl Route {
     /// A configuration with only the route. It has no instances, and its outbound program allows no
     /// call.
     pub fn into_config(self) -> FunctionConfig {
-        let Self { id, identity, protocol, expose, is_routed, program, engine, deadline } = self;
+        let Self { id, identity, protocol, expose, faults, is_routed, program, engine, deadline } = self;
         let outbound = ProgramSpec {
             direction: leno_policy::spec::Direction::Outbound,
             targets: Vec::new(),
@@ -92,6 +96,7 @@ impl Route {
             jwks: Vec::new(),
             run: Run::External(Vec::new()),
             expose,
+            faults,
             is_routed,
             callees: Vec::new(),
             concurrency: 0,

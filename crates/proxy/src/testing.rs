@@ -124,6 +124,7 @@ pub(crate) fn config(name: &str) -> FunctionConfig {
         jwks: Vec::new(),
         run: Run::External(Vec::new()),
         expose: Vec::new(),
+        faults: Vec::new(),
         is_routed: false,
         callees: Vec::new(),
         concurrency: 0,

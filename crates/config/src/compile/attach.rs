@@ -160,7 +160,8 @@ fn selected(
             let fix = "add `selector: {}`";
             scope.field("selectorExpressions").problem("there is no `selector` that they could narrow", fix);
         }
-        if spec.functions.is_empty() {
+        // Faults are for routes: a policy with nothing else may be for no function.
+        if spec.functions.is_empty() && !has_only_faults(spec) {
             scope.problem(
                 "the policy is for no function",
                 "add `functions: [name]`, or `selector: {}` for all functions of the namespace",
@@ -201,6 +202,12 @@ fn selected(
         }
     }
     selected
+}
+
+/// Whether the policy has faults, and no section that is for functions.
+fn has_only_faults(spec: &document::PolicySpec) -> bool {
+    let rest = document::PolicySpec { faults: Vec::new(), ..spec.clone() };
+    !spec.faults.is_empty() && rest == document::PolicySpec::default()
 }
 
 /// A section of the policy that applies to callees only.

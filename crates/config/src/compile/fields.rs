@@ -175,6 +175,18 @@ pub(super) fn within(scope: &Scope<'_>, duration: Duration, low: Duration, high:
     duration.0
 }
 
+/// A percentage in steps of 0.01, as a number of 10,000.
+pub(super) fn per_10k(scope: &Scope<'_>, percent: f64) -> u16 {
+    let share = percent * 100.0;
+    if !(0.0..=100.0).contains(&percent) {
+        scope.problem(format!("{percent} percent"), "expected 0 to 100");
+    } else if (share - share.round()).abs() > 1e-6 {
+        scope.problem(format!("{percent} percent is too fine"), "expected steps of 0.01");
+    }
+    // Checked above: 0 to 10,000 (the cast saturates).
+    share.round() as u16
+}
+
 /// A duration in whole milliseconds, within bounds (both included).
 pub(super) fn millis(scope: &Scope<'_>, duration: Duration, low: Duration, high: Duration) -> u64 {
     within(scope, duration, low, high);

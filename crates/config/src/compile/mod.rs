@@ -12,6 +12,7 @@ mod confine;
 mod container;
 mod extension;
 pub(crate) mod external;
+mod faults;
 mod fields;
 pub(crate) mod forms;
 mod function;
@@ -301,8 +302,11 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
             (None, None, None) => {}
         }
     });
-    let (routes, compiled_routes) =
-        routes::routes(documents, &mesh, (&functions, &secrets, backend_tls), &mut claims, problems, &doubts);
+    let faults = faults::RouteFaults::new(&documents.policies, &policies, problems);
+    let (mut routes, compiled_routes) =
+        routes::routes(documents, &mesh, (&functions, &secrets, backend_tls, &faults), &mut claims, problems, &doubts);
+    (routes.faults, routes.report.faults) = (faults.of_exposed(&functions), faults.statuses());
+    faults.report_missing(documents, &functions, &doubts);
     if problems.borrow().is_empty() {
         let uses = QuotaUses { functions: &functions, policies: &policies, secrets: &secrets, routes: &route_uses };
         namespaces::within(documents, &uses, &namespaces, problems);

@@ -7,19 +7,10 @@ use crate::problem::Scope;
 use leno_policy::spec;
 
 pub(super) fn tracing(scope: &Scope<'_>, policy: &str, tracing: &Tracing) -> spec::Tracing {
-    let field = scope.field("sampling");
-    let share = tracing.sampling * 100.0;
-    if !(0.0..=100.0).contains(&tracing.sampling) {
-        field.problem(format!("{} percent", tracing.sampling), "expected 0 to 100");
-    } else if (share - share.round()).abs() > 1e-6 {
-        field.problem(format!("{} percent is too fine", tracing.sampling), "expected steps of 0.01");
-    }
-    // Checked above: 0 to 10,000 (the cast saturates).
-    let sampling_per_10k = share.round() as u16;
     spec::Tracing {
         name: format!("{policy}/tracing"),
         enabled: tracing.enabled,
-        sampling_per_10k,
+        sampling_per_10k: fields::per_10k(&scope.field("sampling"), tracing.sampling),
         accept_b3: tracing.b3,
     }
 }

@@ -1,8 +1,8 @@
 //! A Policy document.
 
 use super::{
-    Context, TypedDocument, authentication, authorization, authorizer, callee_rules, extension, fields, observe,
-    rate_limit, resilience, sidecar,
+    Context, TypedDocument, authentication, authorization, authorizer, callee_rules, extension, faults, fields,
+    observe, rate_limit, resilience, sidecar,
 };
 use crate::document::{self, Mode};
 use crate::problem::{Problem, Scope};
@@ -68,5 +68,6 @@ pub(super) fn policy(context: &Context<'_>, root: &Scope<'_>, document: &documen
     policy.sidecar = spec.sidecar.as_ref().map(|section| sidecar::sidecar(&scope.field("sidecar"), name, section));
     policy.callee_rules = spec.callee_rules.as_ref().map(|section| callee_rules::callee_rules(&scope, name, section));
     policy.extensions = extension::extensions(context, &scope.field("extensions"), name, &spec.extensions);
+    policy.faults = faults::faults(context, &scope.field("faults"), name, &spec.faults);
     policy
 }

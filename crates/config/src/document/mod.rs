@@ -9,6 +9,7 @@ mod confine;
 mod extension;
 mod external;
 mod external_authorization;
+mod fault;
 mod function;
 mod image;
 mod instance;
@@ -44,6 +45,7 @@ pub use external::{
     MeshEgress,
 };
 pub use external_authorization::{Authorizer, AuthorizerCache};
+pub use fault::{Fault, FaultAbort, FaultCondition, GrpcStatus};
 pub use function::{Expose, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Port};
 pub use image::{ImageRegistry, Images, Volume, VolumeAccess};
 pub use instance::{ExternalInstances, Liveness, Readiness};

@@ -5,6 +5,7 @@ use super::authorization::{Authorization, Mode};
 use super::callee_rules::CalleeRules;
 use super::extension::Extension;
 use super::external_authorization::Authorizer;
+use super::fault::Fault;
 use super::label::LabelExpression;
 use super::observe::{AccessLog, Tracing};
 use super::rate_limit::RateLimit;
@@ -82,6 +83,9 @@ pub struct PolicySpec {
     /// Policies of your own, which see what all others allow, in this order. Those of several
     /// policies add up, by the policies' names.
     pub extensions: Vec<Extension>,
+    /// Faults that nodes inject into requests of routes, for a limited time. They act on routes, and
+    /// not on the functions of this policy, which may name none.
+    pub faults: Vec<Fault>,
     /// Of a policy that was translated.
     #[serde(skip)]
     #[schemars(skip)]

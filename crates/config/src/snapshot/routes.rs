@@ -2,7 +2,7 @@
 
 use super::Snapshot;
 use crate::route_status::RouteReport;
-use leno_model::{CallRoute, FunctionId, GatewayRoutes};
+use leno_model::{CallRoute, Fault, FunctionId, GatewayRoutes};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// All compiled routes.
@@ -13,6 +13,8 @@ pub(crate) struct Routes {
     pub routed: BTreeSet<FunctionId>,
     /// Routes for calls, by callee. Those of each kind are sorted by name.
     pub calls: BTreeMap<FunctionId, Vec<ScopedRoute>>,
+    /// Faults of requests that come to functions by `expose`.
+    pub faults: BTreeMap<FunctionId, Vec<Fault>>,
     pub report: RouteReport,
 }
 

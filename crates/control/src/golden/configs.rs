@@ -50,6 +50,7 @@ pub(super) fn command() -> FunctionConfig {
         }],
         run: Run::Command(processes()),
         expose: vec![Expose { hosts: vec!["*.shop.example".to_owned()], path: "/checkout".to_owned() }],
+        faults: Vec::new(),
         is_routed: false,
         callees: vec![Callee {
             id: id("shop/stock"),

@@ -2,11 +2,12 @@
 
 use super::{configs, id};
 use leno_model::{
-    AttachedRoute, Attachment, Backend, BackendTarget, CallRoute, Cors, FieldMatch, FunctionConfig, GatewayRoutes,
-    HeaderModifier, HttpRoute, HttpRouteKind, Mirror, PathChange, PathPattern, Precedence, Redirect, Rewrite,
-    RouteFilter, RouteListener, RouteMatch, RouteRetry, RouteRule, RouteTimeouts, SecretBytes, SecretValues, StoredKey,
-    ValuePattern,
+    AttachedRoute, Attachment, Backend, BackendTarget, CallRoute, Cors, Fault, FaultAbort, FieldMatch, FieldValues,
+    FunctionConfig, GatewayRoutes, HeaderModifier, HttpRoute, HttpRouteKind, Mirror, PathChange, PathPattern,
+    Precedence, Redirect, Rewrite, RouteFilter, RouteListener, RouteMatch, RouteRetry, RouteRule, RouteTimeouts,
+    SecretBytes, SecretValues, StoredKey, ValuePattern,
 };
+use leno_policy::spec::StringMatch;
 use std::time::Duration;
 
 /// A function to which a route leads, and whose calls follow routes.
@@ -66,6 +67,44 @@ pub(super) fn certificates() -> SecretValues {
         (stored, SecretBytes::new(value.as_bytes().to_vec().into(), [7; 16]))
     };
     [("tls.crt", "a chain"), ("tls.key", "a key")].map(value).into()
+}
+
+/// The same with faults.
+pub(super) fn faulty() -> FunctionConfig {
+    let mut config = FunctionConfig { faults: faults(), ..routed() };
+    config.callees.iter_mut().for_each(|callee| callee.routes.iter_mut().for_each(|call| with_faults(&mut call.route)));
+    config
+}
+
+pub(super) fn faulty_gateway_routes() -> GatewayRoutes {
+    let mut routes = gateway_routes();
+    routes.routes.iter_mut().for_each(|attached| with_faults(&mut attached.route));
+    routes
+}
+
+fn with_faults(route: &mut HttpRoute) {
+    route.rules.iter_mut().for_each(|rule| rule.faults = faults());
+}
+
+fn faults() -> Vec<Fault> {
+    let values = vec![StringMatch::Exact("testers".to_owned()), StringMatch::Prefix("qa-".to_owned())];
+    let slow = Fault {
+        name: "chaos/faults/slow".to_owned(),
+        when: vec![FieldValues { name: "x-group".to_owned(), values }],
+        per_10k: 1250,
+        delay: Duration::from_millis(1500),
+        abort: None,
+        until_ms: 1_795_867_200_000,
+    };
+    let abort = |name: &str, abort| Fault {
+        name: format!("chaos/faults/{name}"),
+        when: Vec::new(),
+        per_10k: 10_000,
+        delay: Duration::ZERO,
+        abort: Some(abort),
+        ..slow.clone()
+    };
+    vec![abort("down", FaultAbort::Status(503)), abort("ended", FaultAbort::Grpc(14)), slow]
 }
 
 fn call_route(route: HttpRoute, port: Option<u16>) -> CallRoute {
@@ -140,6 +179,7 @@ fn http_route() -> HttpRoute {
             backend_request: Some(Duration::from_millis(2500)),
         },
         retry: Some(RouteRetry { codes: vec![502, 503], attempts: Some(2), backoff: Some(Duration::from_millis(50)) }),
+        faults: Vec::new(),
     };
     HttpRoute {
         name: "shop/checkout".to_owned(),
@@ -162,6 +202,7 @@ fn plain_rule() -> RouteRule {
         backends: Vec::new(),
         timeouts: RouteTimeouts::default(),
         retry: None,
+        faults: Vec::new(),
     }
 }
 

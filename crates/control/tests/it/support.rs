@@ -59,6 +59,7 @@ pub(crate) fn gateway_routes(name: &str) -> GatewayRoutes {
         backends: vec![backend],
         timeouts: Default::default(),
         retry: None,
+        faults: Vec::new(),
     };
     let route = HttpRoute {
         name: "orders/all".to_owned(),

@@ -241,6 +241,7 @@ impl Builder {
             jwks: vec![],
             run: Run::External(vec![address]),
             expose: vec![Expose { hosts, path: "/".into() }],
+            faults: Vec::new(),
             is_routed: false,
             callees: vec![],
             concurrency: 0,

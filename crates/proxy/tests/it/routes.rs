@@ -44,6 +44,7 @@ fn to(matches: RouteMatch, name: &str) -> RouteRule {
         backends: vec![backend(target(name), 1)],
         timeouts: RouteTimeouts::default(),
         retry: None,
+        faults: Vec::new(),
     }
 }
 

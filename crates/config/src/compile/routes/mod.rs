@@ -22,6 +22,7 @@ use self::backend_tls::BackendTls;
 use self::backends::{BadReference, Grants, References};
 use self::certificates::CertificateSource;
 use self::parents::Parents;
+use super::faults::RouteFaults;
 use super::hosts::Claims;
 use super::{Documents, TypedDocument};
 use crate::problem::{Origin, Problem};
@@ -76,7 +77,12 @@ struct RuleSet {
 pub(super) fn routes<'a>(
     documents: &'a Documents,
     mesh: &MeshConfig,
-    (functions, secrets, backend_tls): (&'a BTreeMap<FunctionId, Function>, &SecretSet, BackendTls),
+    (functions, secrets, backend_tls, faults): (
+        &'a BTreeMap<FunctionId, Function>,
+        &SecretSet,
+        BackendTls,
+        &RouteFaults<'_>,
+    ),
     claims: &mut Claims<'a>,
     problems: &RefCell<Vec<Problem>>,
     doubts: &RefCell<Vec<Problem>>,
@@ -101,7 +107,7 @@ pub(super) fn routes<'a>(
             let (for_gateways, for_calls): (Vec<_>, Vec<_>) =
                 route.parents.iter().partition(|parent| parent.group == GROUP);
             let for_calls = !for_calls.is_empty();
-            let targets = (functions, &backend_tls);
+            let targets = (functions, &backend_tls, faults);
             let of_calls = for_calls.then(|| route.rules(targets, None, doubts));
             let of_gateways =
                 (!for_calls || !for_gateways.is_empty()).then(|| route.rules(targets, Some(&grants), doubts));
@@ -138,7 +144,8 @@ pub(super) fn routes<'a>(
     let (listeners, gateways) = parents.listeners();
     let gateway = GatewayRoutes { listeners, routes: attached };
     let calls = parents.calls;
-    (Routes { gateway, routed, calls, report: RouteReport { gateways, routes: statuses, policies } }, placed)
+    let report = RouteReport { gateways, routes: statuses, policies, faults: Vec::new() };
+    (Routes { gateway, routed, calls, faults: BTreeMap::new(), report }, placed)
 }
 
 impl<'a> WrittenRoute<'a> {
@@ -161,7 +168,7 @@ impl<'a> WrittenRoute<'a> {
     /// Compiles its rules. `grants`: `None` for calls.
     fn rules(
         &self,
-        (functions, backend_tls): (&BTreeMap<FunctionId, Function>, &BackendTls),
+        (functions, backend_tls, faults): (&BTreeMap<FunctionId, Function>, &BackendTls, &RouteFaults<'_>),
         grants: Option<&Grants<'_>>,
         doubts: &RefCell<Vec<Problem>>,
     ) -> RuleSet {
@@ -186,10 +193,11 @@ impl<'a> WrittenRoute<'a> {
         for index in 0..count {
             let place = list.element(index);
             let unresolved_before = references.unresolved.borrow().len();
-            let rule = match self.rules {
+            let mut rule = match self.rules {
                 WrittenRules::Http(rules) => rules::http(&references, &place, &rules[index]),
                 WrittenRules::Grpc(rules) => rules::grpc(&references, &place, &rules[index]),
             };
+            rule.faults = faults.of_rule((self.namespace, self.name), index, &rule.name);
             let wrong: Vec<Problem> = found.take();
             match wrong.first() {
                 None => {

@@ -95,7 +95,15 @@ fn finished(
     if redirects && !backends.is_empty() {
         list.problem("a rule with a redirect sends nothing to back ends", "remove `backendRefs`");
     }
-    RouteRule { name: name.unwrap_or_default().to_owned(), matches, filters, backends, timeouts, retry }
+    RouteRule {
+        name: name.unwrap_or_default().to_owned(),
+        matches,
+        filters,
+        backends,
+        timeouts,
+        retry,
+        faults: Vec::new(),
+    }
 }
 
 fn http_match(scope: &Scope<'_>, written: &HTTPRouteMatch) -> Option<RouteMatch> {

@@ -34,6 +34,7 @@ pub(crate) fn config(name: &str, callees: &[&str], edition: u32) -> FunctionConf
         jwks: Vec::new(),
         run: Run::External(vec!["127.0.0.1:9000".parse().unwrap()]),
         expose: Vec::new(),
+        faults: Vec::new(),
         is_routed: false,
         callees: callees.iter().map(|callee| self::callee(callee)).collect(),
         concurrency: 1,

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 /// Fields about the source of keys, the way programs are run, the functions of a policy, and the
 /// steps after programs: verdicts do not depend on them.
-const NO_PART_IN_VERDICTS: [(&str, &str); 13] = [
+const NO_PART_IN_VERDICTS: [(&str, &str); 14] = [
     ("Jwks", "file"),
     ("Jwks", "url"),
     ("Jwks", "caFile"),
@@ -21,6 +21,7 @@ const NO_PART_IN_VERDICTS: [(&str, &str); 13] = [
     ("PolicySpec", "namespaces"),
     ("PolicySpec", "extensions"),
     ("PolicySpec", "externalAuthorization"),
+    ("PolicySpec", "faults"),
     ("Metadata", "labels"),
 ];
 
@@ -40,7 +41,8 @@ pub(crate) fn unused(groups: &[Group], keys: &Keys) -> Vec<(String, String)> {
         fields.map(move |(field, _)| (name.clone(), field.clone()))
     });
     let matters = |(name, field): &(String, String)| {
-        !["Extension", "Authorizer", "AuthorizerCache"].contains(&name.as_str())
+        !["Extension", "Authorizer", "AuthorizerCache", "Fault", "FaultCondition", "FaultAbort"]
+            .contains(&name.as_str())
             && !NO_PART_IN_VERDICTS.contains(&(name.as_str(), field.as_str()))
     };
     fields.filter(|field| !used.contains(field)).filter(matters).collect()
