@@ -39,6 +39,9 @@ pub enum Failure {
     /// cannot be made.
     #[error("the route cannot be followed: {0}")]
     Route(String),
+    /// A policy answers in place of the back end, to test the callers.
+    #[error("{}", .0.words)]
+    Injected(Arc<InjectedFailure>),
     /// The gateway serves this request over HTTPS only. Holds the address there.
     #[error("redirected to HTTPS")]
     HttpsOnly(HeaderValue),
@@ -132,6 +135,17 @@ pub enum Failure {
     BrokenBody(String),
 }
 
+/// A failure that a policy injects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InjectedFailure {
+    /// The fault, and when it ends.
+    pub words: String,
+    /// The status that requests get.
+    pub status: StatusCode,
+    /// The status that gRPC calls get.
+    pub grpc_status: u8,
+}
+
 /// Why there is no instance for a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
@@ -190,6 +204,7 @@ impl Failure {
             Self::Misdirected | Self::NotServed | Self::NoHttp(_) => StatusCode::MISDIRECTED_REQUEST,
             Self::NoRoute | Self::NoRule => StatusCode::NOT_FOUND,
             Self::Route(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Injected(injected) => injected.status,
             Self::HttpsOnly(_) => StatusCode::PERMANENT_REDIRECT,
             Self::Unavailable(_)
             | Self::Ejected
@@ -219,6 +234,7 @@ impl Failure {
             Self::Ended { .. } => "DT",
             Self::NoRoute | Self::NoRule | Self::Misdirected | Self::NotServed | Self::NoHttp(_) => "NR",
             Self::Route(_) => "NC",
+            Self::Injected(_) => "FI",
             Self::HttpsOnly(_) => "-",
             Self::Unavailable(_) | Self::Ejected => "UH",
             Self::Overflow | Self::Bound(_) | Self::NoMemory(_) | Self::TooLong(_) => "UO",
@@ -290,6 +306,7 @@ pub fn grpc_status_of(failure: &Failure) -> u8 {
         Failure::Misdirected => 14,
         // UNAVAILABLE, as the Gateway API has it for back ends that are not valid.
         Failure::Route(_) => 14,
+        Failure::Injected(injected) => injected.grpc_status,
         // RESOURCE_EXHAUSTED, as in gRPC's libraries. Clients would repeat the call after
         // UNAVAILABLE.
         Failure::ResponseHead(_) | Failure::RequestHead(_) => 8,
@@ -310,5 +327,21 @@ pub fn grpc_status(status: StatusCode) -> u8 {
         408 | 504 => 4,        // DEADLINE_EXCEEDED
         500..=599 => 13,       // INTERNAL
         _ => 2,                // UNKNOWN
+    }
+}
+
+/// The HTTP status for a gRPC status that is an error, as `google.rpc.Code` maps them.
+pub fn http_status(grpc_status: u8) -> StatusCode {
+    match grpc_status {
+        3 | 9 | 11 => StatusCode::BAD_REQUEST, // INVALID_ARGUMENT, FAILED_PRECONDITION, OUT_OF_RANGE
+        4 => StatusCode::GATEWAY_TIMEOUT,      // DEADLINE_EXCEEDED
+        5 => StatusCode::NOT_FOUND,            // NOT_FOUND
+        6 | 10 => StatusCode::CONFLICT,        // ALREADY_EXISTS, ABORTED
+        7 => StatusCode::FORBIDDEN,            // PERMISSION_DENIED
+        8 => StatusCode::TOO_MANY_REQUESTS,    // RESOURCE_EXHAUSTED
+        12 => StatusCode::NOT_IMPLEMENTED,     // UNIMPLEMENTED
+        14 => StatusCode::SERVICE_UNAVAILABLE, // UNAVAILABLE
+        16 => StatusCode::UNAUTHORIZED,        // UNAUTHENTICATED
+        _ => StatusCode::INTERNAL_SERVER_ERROR, // CANCELLED, UNKNOWN, INTERNAL, DATA_LOSS
     }
 }

@@ -3,7 +3,7 @@
 use crate::colour;
 use crate::progress;
 use crate::screen::Log;
-use leno_telemetry::ring::{Explanation, RefusedAttempt};
+use leno_telemetry::ring::{Explanation, InjectedFault, RefusedAttempt};
 use std::fmt::Write;
 use tracing_subscriber::EnvFilter;
 
@@ -94,6 +94,9 @@ fn tell_hop(text: &mut String, hop: &Explanation) -> std::fmt::Result {
             writeln!(text, "  path       normalised before it was judged and forwarded")?;
         }
     }
+    if let Some(fault) = &hop.fault {
+        tell_fault(text, fault, hop)?;
+    }
     for signature in &hop.signatures {
         writeln!(text, "  signature  {} by key {}: {}", signature.algorithm, signature.key, signature.result)?;
     }
@@ -133,6 +136,25 @@ fn tell_hop(text: &mut String, hop: &Explanation) -> std::fmt::Result {
         "  response   {}{flag}{failure}, {} bytes, {} us in all",
         response.status, response.bytes_out, hop.stages.end_us
     )
+}
+
+/// A fault that a policy of the route's namespace injected.
+fn tell_fault(text: &mut String, fault: &InjectedFault, hop: &Explanation) -> std::fmt::Result {
+    let InjectedFault { name, until, delay_us, undelayed, aborted } = fault;
+    let route = hop.route.as_ref().map(|route| &*route.name).or(hop.target.as_deref());
+    let namespace = route.and_then(|route| route.split_once('/')).map_or("", |(namespace, _)| namespace);
+    let policy = name.split('/').next().unwrap_or_default();
+    writeln!(text, "  fault      {name} of policy {namespace}/{policy}, until {until}")?;
+    match delay_us {
+        Some(us) => writeln!(text, "             it delayed the request by {us} us")?,
+        None if *undelayed => writeln!(text, "             no delay: too many requests are delayed already")?,
+        None => {}
+    }
+    if *aborted {
+        let status = hop.response.grpc_status.map_or(hop.response.status, u16::from);
+        writeln!(text, "             this {status} is an injected fault: the back end got nothing")?;
+    }
+    Ok(())
 }
 
 /// An attempt of the callee's instance while it handled the request.

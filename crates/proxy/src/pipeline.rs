@@ -4,6 +4,7 @@ pub(crate) mod authorize;
 pub(crate) mod chain;
 mod component;
 pub(crate) mod exchange;
+mod fault;
 mod guard;
 pub mod judge;
 pub(crate) mod mirror;
@@ -66,11 +67,22 @@ impl Exchange {
             Ok(permitted) => permitted,
             Err(refusal) => return self.refuse(refusal),
         };
-        let body = if copies.is_empty() { body } else { mirror::start(&self, &route, copies, body) };
         let open = self.open(&route, &mut permitted);
-        let forwarded = {
-            let mut forwarded = pin!(upstream::forward(&self, &route, permitted, body));
-            poll_fn(|cx| open.poll_unless_closed(forwarded.as_mut(), cx)).await
+        let injected = match &route.fault {
+            None => Ok(Ok(())),
+            Some(fault) => {
+                let mut injected = Box::pin(self.inject(fault, permitted.permit()));
+                poll_fn(|cx| open.poll_unless_closed(injected.as_mut(), cx)).await
+            }
+        };
+        let forwarded = match injected {
+            Ok(Ok(())) => {
+                let body = if copies.is_empty() { body } else { mirror::start(&self, &route, copies, body) };
+                let mut forwarded = pin!(upstream::forward(&self, &route, permitted, body));
+                poll_fn(|cx| open.poll_unless_closed(forwarded.as_mut(), cx)).await
+            }
+            Ok(Err(failure)) => Ok((permitted.into_parts().1, Err(failure))),
+            Err(closed) => Err(closed),
         };
         let (permit, reply) = match forwarded {
             Ok(forwarded) => forwarded,

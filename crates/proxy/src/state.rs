@@ -10,6 +10,7 @@ pub mod channels;
 pub(crate) mod component;
 pub mod credential;
 pub(crate) mod decisions;
+pub(crate) mod delays;
 pub(crate) mod egress;
 pub(crate) mod egress_guard;
 pub mod endpoints;

@@ -39,6 +39,8 @@ pub struct ExchangeRecord<S = &'static str> {
     pub request_line: RequestLine,
     /// The route that the request followed; `None`: none.
     pub route: Option<Box<RouteRecord>>,
+    /// The fault that a policy injected; `None`: none.
+    pub fault: Option<Box<FaultRecord>>,
     /// The callee: `namespace/name`.
     #[serde(with = "record_encoding::shared_option")]
     pub target: Option<Arc<str>>,
@@ -152,6 +154,22 @@ impl RouteRecord {
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.name, self.rule)
     }
+}
+
+/// A fault that a policy injected into a permitted request.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FaultRecord {
+    /// `<policy>/faults/<name>`.
+    #[serde(with = "record_encoding::shared")]
+    pub name: Arc<str>,
+    /// When the fault ends.
+    pub until: SystemTime,
+    /// How long the request waited; zero: it did not.
+    pub delay: Duration,
+    /// Too many requests were delayed already, so this one was not.
+    pub is_undelayed: bool,
+    /// The fault answered in place of the back end.
+    pub is_aborted: bool,
 }
 
 /// The verdict and how it was reached.

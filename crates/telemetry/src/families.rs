@@ -89,6 +89,8 @@ families! {
             "Connections that were refused because all others were at work.";
         ROUTE_COPIES = Counter "leno_route_copies" ["route", "result"]
             "Copies of requests for the mirrors of a route: `sent`, `cut` (they could not follow their request), or left out: `no_back_end`, `no_instance`, `too_many`.";
+        FAULTS = Counter "leno_faults" ["kind", "route", "fault"]
+            "Faults that policies injected into requests: `delay`, `abort`, or `undelayed` (too many requests of the namespace or node were delayed already). `route`: the route, or the function with `expose`.";
         PROXY_PROTOCOL_REFUSALS = Counter "leno_proxy_protocol_refusals" ["reason"]
             "Connections to the gateway that were closed for want of an acceptable PROXY header.";
         NODE_CONNECT_FAILURES = Counter "leno_node_connect_failures" ["node"]

@@ -87,7 +87,11 @@ struct Numbers {
     closed: HashTable<(ClosedKey, u64)>,
     /// Key: the route, and the result.
     route_copies: HashTable<((Arc<str>, &'static str), u64)>,
+    faults: HashTable<(FaultKey, u64)>,
 }
+
+/// The kind of a fault, its route and its name.
+type FaultKey = (&'static str, Arc<str>, Arc<str>);
 
 /// Function, extension, phase, result and failure.
 type ExtensionKey = (Arc<str>, Arc<str>, &'static str, &'static str, &'static str);
@@ -317,6 +321,11 @@ impl Shard {
     /// Counts a copy of a request that a route sent to another back end, or could not send.
     pub fn route_copy(&self, route: &Arc<str>, result: &'static str) {
         self.count(&mut self.lock().route_copies, &(route.clone(), result), Clone::clone);
+    }
+
+    /// Counts a fault that a policy injected into a request of a route.
+    pub fn fault(&self, kind: &'static str, route: &Arc<str>, fault: &Arc<str>) {
+        self.count(&mut self.lock().faults, &(kind, route.clone(), fault.clone()), Clone::clone);
     }
 
     /// Counts an open exchange of `function` that was closed, by the policy that does not permit it

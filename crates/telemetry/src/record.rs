@@ -6,7 +6,7 @@
 //! the ring that `leno explain` reads. That happens after the turn of the task that dropped it,
 //! because this task has a response to send.
 
-use super::exchange::{AttemptResult, ExchangeRecord, RouteRecord, Stage, Try};
+use super::exchange::{AttemptResult, ExchangeRecord, FaultRecord, RouteRecord, Stage, Try};
 use super::metrics;
 use super::recorder::Recorder;
 use super::request_line::RequestLine;
@@ -62,6 +62,7 @@ impl Record {
             scheme: "http",
             request_line: RequestLine::of(head),
             route: None,
+            fault: None,
             target: None,
             revision: None,
             started_at: SystemTime::now(),
@@ -150,6 +151,11 @@ impl Record {
     /// Notes the route that the request follows.
     pub fn followed(&self, route: RouteRecord) {
         self.note(|observed| observed.route = Some(Box::new(route)));
+    }
+
+    /// Notes the fault that is injected.
+    pub fn fault(&self, fault: FaultRecord) {
+        self.note(|observed| observed.fault = Some(Box::new(fault)));
     }
 
     /// Notes the back end of the route.

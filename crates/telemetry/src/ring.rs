@@ -2,7 +2,7 @@
 
 mod explanation;
 
-pub use explanation::{Explanation, RefusedAttempt};
+pub use explanation::{Explanation, InjectedFault, RefusedAttempt};
 
 use crate::exchange::ExchangeRecord;
 use crate::record_ring::RecordRing;

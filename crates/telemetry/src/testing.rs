@@ -53,6 +53,7 @@ pub(crate) fn observed() -> ExchangeRecord {
         }),
         inputs: None,
         route: None,
+        fault: None,
         signatures: vec![SignatureCheck {
             key: KeyId([0xab; 32]),
             algorithm: Algorithm::ES256,

@@ -16,6 +16,9 @@ use leno_http::{failure, head};
 use leno_policy::spec::Protocol;
 use leno_runtime::clock::http_date;
 
+/// The message of an answer that a fault gives.
+const INJECTED: &str = "injected fault";
+
 /// Marks a response that no upstream gave, with the reason, if the exchange distinguishes such
 /// responses.
 #[derive(Clone, Debug)]
@@ -83,8 +86,16 @@ pub(crate) fn failed(failure: &Failure, exchange: &Exchange) -> Response<Body> {
     if let Failure::HttpsOnly(location) = failure {
         headers.insert(header::LOCATION, location.clone());
     }
-    let public = matches!(failure, Failure::Malformed(_) | Failure::NoRoute).then(|| failure.to_string());
+    let public = match failure {
+        Failure::Malformed(_) | Failure::NoRoute => Some(failure.to_string()),
+        // Only the operator learns which fault it is.
+        Failure::Injected(_) => Some(INJECTED.to_owned()),
+        _ => None,
+    };
     let mut response = answer(failure.status(), headers, public.as_deref(), exchange);
+    if let (Failure::Injected(_), Some(message)) = (failure, response.headers_mut().get_mut(GRPC_MESSAGE)) {
+        *message = HeaderValue::from_static(INJECTED);
+    }
     if let Some(status) = response.headers_mut().get_mut(GRPC_STATUS) {
         *status = HeaderValue::from(u16::from(failure::grpc_status_of(failure)));
     }

@@ -7,6 +7,7 @@ pub(crate) mod followed;
 use crate::pipeline::exchange::{Exchange, Origin};
 use crate::state::egress::EgressTarget;
 use crate::state::function::FunctionEntry;
+use crate::state::routes::faults::{Fault, Faults};
 use crate::state::routes::gateway::Exposure;
 use crate::state::routes::rules::Rules;
 use crate::state::snapshot::NodeSnapshot;
@@ -35,6 +36,8 @@ pub(crate) struct Route {
     pub upstream: Upstream,
     /// The rule of a route that the request follows; `None`: it follows none.
     pub followed: Option<Rc<FollowedRoute>>,
+    /// The fault that acts on the request if it is permitted; `None`: none.
+    pub fault: Option<Arc<Fault>>,
 }
 
 /// Why a request has no destination.
@@ -149,7 +152,9 @@ fn to_callee(
         Origin::Inbound(entry) if !exchange.via_gateway && entry.serves_other(exchange.port) => {
             Err(Failure::NoHttp(exchange.port).into())
         }
-        Origin::Inbound(entry) => Ok(Route { judge: entry.clone(), upstream: to_entry(entry), followed: None }),
+        Origin::Inbound(entry) => {
+            Ok(Route { judge: entry.clone(), upstream: to_entry(entry), followed: None, fault: None })
+        }
         Origin::Outbound(caller, _) => {
             let callee = caller.callee(head::authority(head));
             if let Some(callee) = callee
@@ -159,7 +164,7 @@ fn to_callee(
                 let rules = rules.as_ref().map_err(|error| Failure::Route(error.to_string()))?;
                 return by_call(exchange, head, path, rules);
             }
-            Ok(Route { judge: caller.clone(), upstream: upstream(exchange, callee), followed: None })
+            Ok(Route { judge: caller.clone(), upstream: upstream(exchange, callee), followed: None, fault: None })
         }
     }
 }
@@ -187,18 +192,28 @@ fn at_gateway(
     if snapshot.gateway_routes.is_empty() {
         let look = |path: &str| snapshot.routes.find(authority, path).map(Exposure::Function);
         return match exposed(look, head, path)? {
-            Exposure::Function(entry) => Ok(to_exposed(entry)),
+            Exposure::Function(entry) => Ok(by_expose(exchange, head, entry)),
             Exposure::Rule(_) => Err(Failure::NoRoute.into()),
         };
     }
     let at = (exchange.port, authority);
     let look = |path: &str| snapshot.gateway_routes.find(&snapshot.routes, at, &parts(head, path));
     let matched = match exposed(look, head, path)? {
-        Exposure::Function(entry) => return Ok(to_exposed(entry)),
+        Exposure::Function(entry) => return Ok(by_expose(exchange, head, entry)),
         Exposure::Rule(matched) => matched,
     };
     let is_unanimous = |path: &str| look(path).is_some_and(|other| other.is_same(Exposure::Rule(matched)));
     follow::follow(exchange, head, path, (matched, &is_unanimous))
+}
+
+/// The route of a request that comes to a function by `expose`.
+fn by_expose(exchange: &Exchange, head: &request::Parts, entry: &Arc<FunctionEntry>) -> Route {
+    Route { fault: entry.faults.as_ref().and_then(|faults| pick(exchange, head, faults)), ..to_exposed(entry) }
+}
+
+/// The fault that acts on a request, whose head is as it came.
+fn pick(exchange: &Exchange, head: &request::Parts, faults: &Faults) -> Option<Arc<Fault>> {
+    faults.pick(&head.headers, || exchange.worker.random.next())
 }
 
 /// The judge of a request to this back end, and how the back end is reached. A function's calls
@@ -255,7 +270,7 @@ fn to_exposed(entry: &Arc<FunctionEntry>) -> Route {
             tls_here: None,
         })),
     };
-    Route { judge: entry.clone(), upstream, followed: None }
+    Route { judge: entry.clone(), upstream, followed: None, fault: None }
 }
 
 /// To an instance, or to the service of an External.

@@ -8,6 +8,7 @@ use super::extension::Extension;
 use super::modules::Modules;
 use super::revisions::Revisions;
 use super::routes::calls::CallRoutes;
+use super::routes::faults::Faults;
 use super::signature::PreparedKeys;
 use leno_model::egress::wildcard;
 use leno_model::{FunctionConfig, FunctionId, Route};
@@ -69,6 +70,8 @@ pub struct FunctionEntry {
     networks: Vec<(Cidr, usize)>,
     /// The rules that the function's calls follow.
     pub(crate) call_routes: CallRoutes,
+    /// The faults of requests that come to it by `expose`; `None`: it has none.
+    pub(crate) faults: Option<Faults>,
     /// The service, if the function is external.
     pub(crate) external: Option<Arc<EgressTarget>>,
     /// Whether this is a route: remote nodes host the function and judge its requests. Its
@@ -118,6 +121,7 @@ impl FunctionEntry {
             callees: config.callees.iter().enumerate().flat_map(hosts).collect(),
             networks: networks(&config.callees),
             call_routes: CallRoutes::new(&config.callees),
+            faults: Faults::new(&name, &config.faults),
             external: match &config.run {
                 leno_model::Run::Egress(egress) => {
                     let source = EgressSecrets::new(&config.id, config.bounds.file_access(), &secrets.stored);

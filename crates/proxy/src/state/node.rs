@@ -4,6 +4,7 @@ use crate::state::addresses::Addresses;
 use crate::state::admission::Admission;
 use crate::state::channels::Channels;
 use crate::state::credential::Credentials;
+use crate::state::delays::Delays;
 use crate::state::egress_guard::EgressGuard;
 use crate::state::endpoints::Endpoints;
 use crate::state::extension::Budget;
@@ -67,6 +68,8 @@ pub struct Node {
     pub extension_instances: Arc<Budget>,
     /// The client connections that are open, and their limits.
     pub admission: Arc<Admission>,
+    /// Requests that faults delay.
+    pub(crate) delays: Delays,
     /// Statistics by revision, for functions that have several.
     pub revision_stats: StatsByRevision,
     /// Metrics, access log, spans and recent records.
@@ -118,6 +121,7 @@ impl Node {
             terminating: Arc::default(),
             extension_instances: Arc::default(),
             admission: Arc::default(),
+            delays: Delays::default(),
             revision_stats: StatsByRevision::default(),
             telemetry,
             inbound: OnceLock::new(),

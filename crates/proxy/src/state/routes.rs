@@ -2,6 +2,7 @@
 //! documents.
 
 pub(crate) mod calls;
+pub(crate) mod faults;
 pub(crate) mod gateway;
 pub(crate) mod rules;
 

@@ -2,6 +2,7 @@
 
 mod calls;
 mod egress;
+mod faults;
 mod gateway;
 mod mirrors;
 mod ports;

@@ -32,6 +32,7 @@ struct Line<'a> {
     source: Option<&'a str>,
     source_address: std::net::SocketAddr,
     route: Option<&'a RouteRecord>,
+    fault: Option<&'a str>,
     target: Option<&'a str>,
     revision: Option<&'a str>,
     authority: &'a str,
@@ -83,6 +84,7 @@ impl<'a> Line<'a> {
             source: observed.peer.identity.as_deref(),
             source_address: observed.peer.address,
             route: observed.route.as_deref(),
+            fault: observed.fault.as_ref().map(|fault| &*fault.name),
             target: observed.target.as_deref(),
             revision: observed.revision_name().map(|name| &**name),
             authority: observed.request_line.authority(),
@@ -134,6 +136,7 @@ pub(super) fn json(buffer: &mut Vec<u8>, observed: &ExchangeRecord) -> io::Resul
             value.map_or(Ok(()), |value| object.text(name, value))?;
         }
     }
+    line.fault.map_or(Ok(()), |fault| object.text("fault", fault))?;
     line.target.map_or(Ok(()), |target| object.text("target", target))?;
     line.revision.map_or(Ok(()), |revision| object.text("revision", revision))?;
     object.text("authority", line.authority)?;
@@ -194,6 +197,7 @@ pub(super) fn text(buffer: &mut Vec<u8>, observed: &ExchangeRecord) -> io::Resul
             field(name, value.map(QuotedText).as_ref().map(|value| value as _))?;
         }
     }
+    field("fault", line.fault.as_ref().map(|value| value as _))?;
     field("revision", line.revision.as_ref().map(|value| value as _))?;
     field("authority", filled(line.authority).as_ref().map(|value| value as _))?;
     field("protocol", Some(&line.protocol))?;

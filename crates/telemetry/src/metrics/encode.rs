@@ -1,7 +1,7 @@
 //! Adds the shards up for a scrape.
 
 use super::{
-    ClosedKey, DecisionKey, ExchangeKey, Exchanges, ExtensionKey, Histogram, ISTIO_BUCKETS, Metrics, Numbers,
+    ClosedKey, DecisionKey, ExchangeKey, Exchanges, ExtensionKey, FaultKey, Histogram, ISTIO_BUCKETS, Metrics, Numbers,
     OverflowKey, RUN_BUCKETS, Shard, SignatureKey,
 };
 use crate::exposition::{Bucket, Collector, Exposition};
@@ -101,6 +101,7 @@ struct Sum {
     proxy_protocol_refusals: BTreeMap<&'static str, u64>,
     closed: BTreeMap<ClosedKey, u64>,
     route_copies: BTreeMap<(Arc<str>, &'static str), u64>,
+    faults: BTreeMap<FaultKey, u64>,
 }
 
 impl Sum {
@@ -125,6 +126,7 @@ impl Sum {
         add(&mut self.proxy_protocol_refusals, &numbers.proxy_protocol_refusals);
         add(&mut self.closed, &numbers.closed);
         add(&mut self.route_copies, &numbers.route_copies);
+        add(&mut self.faults, &numbers.faults);
         self.remembered += numbers.remembered;
         self.runs.iter_mut().zip(&numbers.runs).for_each(|(sum, runs)| sum.add(runs));
     }
@@ -219,6 +221,9 @@ impl Scrape {
         }
         let refusals = self.sum.proxy_protocol_refusals.iter().map(|(reason, count)| ([*reason], *count));
         exposition.family(&families::PROXY_PROTOCOL_REFUSALS).samples(refusals);
+        let faults = self.sum.faults.iter();
+        let faults = faults.map(|((kind, route, fault), count)| ([*kind, &**route, &**fault], *count));
+        exposition.family(&families::FAULTS).samples(faults);
         let closed = self.sum.closed.iter();
         let closed =
             closed.map(|((function, outbound, policy), count)| ([&**function, side(*outbound), policy], *count));

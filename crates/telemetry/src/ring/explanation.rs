@@ -1,8 +1,8 @@
 //! A record, stage by stage, as plain data for the admin endpoint and the command line.
 
 use crate::exchange::{
-    AttemptResult, AuthorizerCheck, EditedHeader, ExchangeRecord, Observation, RecordedVerdict, RouteRecord,
-    SignatureCheck, Stage, Try,
+    AttemptResult, AuthorizerCheck, EditedHeader, ExchangeRecord, FaultRecord, Observation, RecordedVerdict,
+    RouteRecord, SignatureCheck, Stage, Try,
 };
 use crate::names::{EXTENSIONS, algorithm_name, direction_name, policy_name, protocol_name};
 use leno_policy::path::Readings;
@@ -33,6 +33,9 @@ pub struct Explanation {
     /// The route that the request followed; `None`: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub route: Option<FollowedRoute>,
+    /// The fault that a policy injected; `None`: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<InjectedFault>,
     /// The callee: `namespace/name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
@@ -114,6 +117,24 @@ pub struct FollowedRoute {
     /// The request is a copy, whose response was discarded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub copy: bool,
+}
+
+/// A fault that a policy injected.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InjectedFault {
+    /// `<policy>/faults/<name>`.
+    pub name: String,
+    /// When the fault ends (RFC 3339, UTC).
+    pub until: String,
+    /// How long the request waited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_us: Option<f64>,
+    /// Too many requests were delayed already, so this one was not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub undelayed: bool,
+    /// The fault answered in place of the back end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub aborted: bool,
 }
 
 /// The peer that sent the request.
@@ -352,6 +373,7 @@ impl Explanation {
                 address: observed.peer.address.to_string(),
             },
             route: observed.route.as_deref().map(route),
+            fault: observed.fault.as_deref().map(fault),
             target: observed.target.as_deref().map(str::to_owned),
             revision: observed.revision_name().map(|name| name.to_string()),
             judgement: judgement(observed),
@@ -398,6 +420,16 @@ fn route(route: &RouteRecord) -> FollowedRoute {
         authority: route.authority.as_deref().map(str::to_owned),
         path: route.path.as_deref().map(str::to_owned),
         copy: route.is_copy,
+    }
+}
+
+fn fault(fault: &FaultRecord) -> InjectedFault {
+    InjectedFault {
+        name: fault.name.to_string(),
+        until: rfc3339(fault.until).to_string(),
+        delay_us: (!fault.delay.is_zero()).then(|| micros(fault.delay)),
+        undelayed: fault.is_undelayed,
+        aborted: fault.is_aborted,
     }
 }
 

@@ -236,6 +236,9 @@ impl<'a> Span<'a> {
                 add(key, (&**name).into());
             }
         }
+        if let Some(fault) = &observed.fault {
+            add("leno.fault", (&*fault.name).into());
+        }
         if let Some(revision) = observed.revision_name() {
             add("leno.revision", (&**revision).into());
         }

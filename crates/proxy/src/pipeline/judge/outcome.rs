@@ -40,6 +40,11 @@ pub struct PermittedRequest {
 }
 
 impl PermittedRequest {
+    /// The decision on the exchange.
+    pub(crate) fn permit(&self) -> &Permit {
+        &self.permit
+    }
+
     /// Whether external authorizers must be asked first.
     pub fn has_asks(&self) -> bool {
         !self.permit.asks.is_empty()

@@ -55,7 +55,8 @@ pub(super) fn follow(
         path: path.as_ref().ok().map(|path| (&**path).into()),
         origin: origin(rule, head),
     };
-    let mut route = Route { judge, upstream, followed: None };
+    let fault = rule.faults.as_ref().and_then(|faults| super::pick(exchange, head, faults));
+    let mut route = Route { judge, upstream, followed: None, fault };
     let sends_as_received = route.sends_as_received();
     if path.is_err() || sends_as_received {
         let reason = path.as_ref().err().copied().unwrap_or(Ambiguous::AnotherReading);
@@ -150,7 +151,7 @@ impl FollowedRoute {
     /// The route of a copy; `None`: this node cannot reach its back end.
     pub(crate) fn mirrored(&self, exchange: &Exchange, target: &BackendTarget) -> Option<Route> {
         let (judge, upstream) = super::reach(exchange, target.function()?).ok()?;
-        Some(Route { judge, upstream, followed: None })
+        Some(Route { judge, upstream, followed: None, fault: None })
     }
 
     /// Begins the exchange of a copy for this back end.

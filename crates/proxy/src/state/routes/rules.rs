@@ -1,5 +1,6 @@
 //! Rules of routes, which documents define, and the tables that find the rule of a request.
 
+use super::faults::Faults;
 use leno_model::{Backend, FunctionId, HttpRoute, HttpRouteKind, PathPattern, Precedence, RouteMatch, RouteRule};
 use leno_routing::{BadPattern, Entry, RequestParts, RouteTable};
 use std::sync::Arc;
@@ -17,6 +18,8 @@ pub(crate) struct Rule {
     pub is_ordered: bool,
     /// Matches, filters and back ends.
     pub spec: RouteRule,
+    /// The faults of its requests; `None`: it has none.
+    pub faults: Option<Faults>,
     /// The matches and the back ends, in words.
     patterns: Box<[Arc<str>]>,
     backends: Box<[Arc<str>]>,
@@ -50,6 +53,7 @@ pub(crate) fn rules(route: &HttpRoute) -> Vec<Arc<Rule>> {
             name: label.into(),
             is_ordered: route.precedence == Precedence::First,
             spec: spec.clone(),
+            faults: Faults::new(&name, &spec.faults),
             patterns: spec.matches.iter().map(|pattern| pattern.to_string().into()).collect(),
             backends: spec.backends.iter().map(|backend| backend.target.to_string().into()).collect(),
         })
