@@ -37,7 +37,7 @@ pub enum Severity {
     /// Something is not as it was meant to be.
     #[default]
     Warning,
-    /// Requests are refused, as documents say.
+    /// Requests are refused or disturbed, as documents say.
     Info,
     /// A part of the documents has no effect.
     Notice,
@@ -50,7 +50,7 @@ pub struct Alert {
     pub severity: Severity,
     /// `certificate`, `rejected`, `failing`, `unplaced`, `ejected`, `exhausted`, `keySet`, `node`,
     /// `rolledBack`, `deniedEgress`, `refusing`, `unenforced`, `program`, `store`, `documents`,
-    /// `ruleWithoutEffect`.
+    /// `ruleWithoutEffect`, `fault`.
     pub kind: String,
     /// A function, a node, a certificate or the like.
     pub subject: String,

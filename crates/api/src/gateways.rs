@@ -1,9 +1,10 @@
 //! Views of Gateways and routes: the conditions of their documents.
 
+use crate::alerts::{Alert, Severity};
 use arc_swap::ArcSwap;
 use leno_config::{
-    AncestorStatus, Condition, GatewayStatus, ListenerStatus, ParentName, ParentStatus, PolicyStatus, RouteReport,
-    RouteStatus,
+    AncestorStatus, Condition, FaultStatus, GatewayStatus, ListenerStatus, ParentName, ParentStatus, PolicyStatus,
+    RouteReport, RouteStatus, Timestamp,
 };
 use leno_wire::{ListenerFault, ListenerFaultKind};
 use serde_json::{Value, json};
@@ -22,7 +23,8 @@ impl RouteViews {
     /// The rows of `leno get routes`, of the namespaces that a reader may know.
     pub fn routes(&self, is_known: impl Fn(&str) -> bool) -> Vec<Value> {
         let report = self.0.load();
-        let routes = report.routes.iter().filter(|route| is_known(&route.namespace)).map(route);
+        let known = report.routes.iter().filter(|route| is_known(&route.namespace));
+        let routes = known.map(|status| route(status, &report.faults));
         let policies = report.policies.iter().filter(|policy| is_known(&policy.namespace)).map(policy);
         routes.chain(policies).collect()
     }
@@ -44,6 +46,11 @@ impl RouteViews {
         });
         rows.collect()
     }
+
+    /// Alerts about the faults in force.
+    pub(crate) fn alerts(&self) -> Vec<Alert> {
+        in_force(&self.0.load().faults).map(alert).collect()
+    }
 }
 
 /// Adds a fault to the conditions of a listener.
@@ -59,7 +66,22 @@ fn add(listener: &mut ListenerStatus, node: &str, fault: &ListenerFault) {
     }
 }
 
-fn route(route: &RouteStatus) -> Value {
+fn in_force(faults: &[FaultStatus]) -> impl Iterator<Item = &FaultStatus> {
+    let now = Timestamp::now();
+    faults.iter().filter(move |fault| fault.is_in_force(now))
+}
+
+fn alert(fault: &FaultStatus) -> Alert {
+    let FaultStatus { namespace, policy, name, routes, until } = fault;
+    let (subject, routes) = (format!("Policy {namespace}/{policy}"), routes.join(", "));
+    let text = format!("{name} injects faults into requests of {routes} until {until}");
+    let alert = Alert::new(Severity::Info, "fault", subject, text, "it ends by itself; to end it now, remove it");
+    Alert { namespace: Some(namespace.clone()), ..alert.about(name) }
+}
+
+fn route(route: &RouteStatus, faults: &[FaultStatus]) -> Value {
+    let faults = in_force(faults).filter(|fault| fault.is_for(&route.namespace, &route.name));
+    let faults: Vec<String> = faults.map(|fault| format!("{} until {}", fault.name, fault.until)).collect();
     let conditions = || route.parents.iter().flat_map(|parent| &parent.conditions);
     let accepted = route.parents.iter().filter(|parent| parent.is_accepted()).count();
     let reason = conditions().find(|condition| !condition.status || condition.name == "PartiallyInvalid");
@@ -75,6 +97,7 @@ fn route(route: &RouteStatus) -> Value {
         "parents": route.parents.iter().map(|ParentStatus { parent_ref, .. }| shown(parent_ref)).collect::<Vec<_>>(),
         "state": state,
         "reason": reason.map(in_words),
+        "faults": faults,
         "status": route.parents,
     })
 }

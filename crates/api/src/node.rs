@@ -435,6 +435,7 @@ impl Admin {
     fn present_alerts(&self) -> Vec<Alert> {
         let mut all = self.alerts_of_node(&BTreeSet::new());
         all.extend(self.alerts.of_files());
+        all.extend(self.routes.iter().flat_map(|routes| routes.alerts()));
         let of_control_plane = |control: &Control| alerts::of_control_plane(&control.status(), &Decisions::of(control));
         all.extend(self.control.iter().flat_map(of_control_plane));
         all.extend(self.store_fault.borrow().as_deref().map(alerts::of_store));

@@ -56,8 +56,8 @@ pub struct PolicySection {
 pub struct PolicyRule {
     /// Its name in verdicts: `shop/authorization/read-only`.
     pub name: String,
-    /// `allow`, `deny`, `authenticate`, `limit`, `require`, `ask`, `run`, `edit`, `retry`, `record`
-    /// or `route`; `decide`: it decided requests, and is none of the rules in force.
+    /// `allow`, `deny`, `authenticate`, `limit`, `require`, `ask`, `run`, `edit`, `retry`, `record`,
+    /// `route` or `inject`; `decide`: it decided requests, and is none of the rules in force.
     pub action: String,
     /// Its conditions and settings in words; all have to hold. None: it is for every request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -145,7 +145,10 @@ fn add(sections: &mut Vec<PolicySection>, hits: &RuleHits) {
 mod tests {
     use super::*;
     use leno_config::{Document, Snapshot};
+    use leno_model::{Fault, FaultAbort, FieldValues};
+    use leno_policy::spec::StringMatch;
     use std::path::Path;
+    use std::time::Duration;
 
     const DOCUMENTS: &str = r#"
 apiVersion: leno.dev/v1alpha1
@@ -240,5 +243,32 @@ spec:
         assert_eq!(policies.gateway[0].rules[0].clauses, ["hosts *, path /"]);
         let json = serde_json::to_value(&policies).unwrap();
         assert_eq!(serde_json::from_value::<FunctionPolicies>(json).unwrap(), policies);
+    }
+
+    #[test]
+    fn faults_of_exposed_functions_are_told_with_their_end() {
+        let fault = |name: &str, until_ms: u64| Fault {
+            name: format!("chaos/faults/{name}"),
+            when: vec![FieldValues { name: "x-group".to_owned(), values: vec![StringMatch::Prefix("qa-".to_owned())] }],
+            per_10k: 1250,
+            delay: Duration::from_secs(2),
+            abort: Some(FaultAbort::Grpc(14)),
+            until_ms,
+        };
+        let config =
+            FunctionConfig { faults: vec![fault("over", 1_000), fault("slow", 4_102_444_800_000)], ..config() };
+        let policies = FunctionPolicies::of(&config, &[]);
+        let faults = policies.gateway.iter().find(|section| section.policy == "faults").unwrap();
+        let [over, slow] = &faults.rules[..] else { panic!("{faults:#?}") };
+        assert_eq!((&*over.without_effect, &*slow.without_effect), ("it has ended", ""));
+        assert_eq!((&*slow.name, &*slow.action), ("chaos/faults/slow", "inject"));
+        let clauses = [
+            "header x-group is \"qa-*\"",
+            "12.5 % of requests",
+            "delay of 2s",
+            "answer with gRPC status 14",
+            "until 2100-01-01T00:00:00Z",
+        ];
+        assert_eq!(slow.clauses, clauses);
     }
 }

@@ -89,6 +89,7 @@ pub(crate) const ROUTES: &[Column] = &[
     ("PARENTS", "parents", Plain),
     ("STATE", "state", Plain),
     ("REASON", "reason", Plain),
+    ("FAULTS", "faults", Plain),
 ];
 
 /// Instances, of a node or of all nodes.

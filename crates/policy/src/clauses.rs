@@ -1,7 +1,7 @@
 //! The conditions of rules and limits in words, as explanations quote them: one clause for each
 //! section of a document. All clauses of a rule have to hold.
 
-use crate::spec::{AuthorizationRule, ConditionKey, KeyPart, Matches, Operation, RateLimit, Source};
+use crate::spec::{AuthorizationRule, ConditionKey, KeyPart, Matches, Operation, RateLimit, Source, StringMatch};
 use crate::words;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -36,6 +36,11 @@ impl RateLimit {
         });
         sections.into_iter().flatten().chain(key).collect()
     }
+}
+
+/// A match of a text, as it is written in documents.
+pub fn text(matcher: &StringMatch) -> String {
+    words::text(matcher)
 }
 
 /// The requests that one of these matches; `None`: all.

@@ -35,6 +35,7 @@ impl Service {
         let control = &leading.control;
         let mut all = alerts::of_control_plane(&self.statuses.of(control).await, &Decisions::of(control));
         all.extend(leading.notices());
+        all.extend(leading.routes().alerts());
         all.extend(self.own_alerts());
         all
     }

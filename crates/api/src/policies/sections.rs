@@ -2,8 +2,8 @@
 
 use super::{PolicyRule, PolicySection};
 use leno_config::duration::Duration;
-use leno_config::{retry_condition, rules_without_effect};
-use leno_model::{Extension, FunctionConfig};
+use leno_config::{Timestamp, retry_condition, rules_without_effect};
+use leno_model::{Extension, Fault, FaultAbort, FieldValues, FunctionConfig};
 use leno_policy::clauses;
 use leno_policy::outcome::PolicyKind;
 use leno_policy::spec::{
@@ -12,6 +12,7 @@ use leno_policy::spec::{
 };
 use leno_telemetry::names::{EXTENSIONS, policy_name, protocol_name};
 use std::fmt::Display;
+use std::time::UNIX_EPOCH;
 
 /// The sections of requests to the function.
 pub(super) fn inbound(config: &FunctionConfig) -> Vec<PolicySection> {
@@ -62,7 +63,27 @@ pub(super) fn gateway(config: &FunctionConfig) -> Vec<PolicySection> {
     let routes = config.expose.iter().map(|expose| rule(&config.id.to_string(), "route", vec![route(expose)]));
     let routes = PolicySection { policy: "routes".to_owned(), rules: routes.collect(), ..PolicySection::default() };
     let targets = if config.expose.is_empty() { &[][..] } else { &config.inbound.targets[..] };
-    Some(routes).filter(|routes| !routes.rules.is_empty()).into_iter().chain(of_targets(targets)).collect()
+    let rules = config.faults.iter().map(fault).collect();
+    let faults = PolicySection { policy: "faults".to_owned(), rules, ..PolicySection::default() };
+    let sections = [routes, faults].into_iter().filter(|section| !section.rules.is_empty());
+    sections.chain(of_targets(targets)).collect()
+}
+
+fn fault(fault: &Fault) -> PolicyRule {
+    let until = Timestamp::from(UNIX_EPOCH + Duration::from_millis(fault.until_ms).0);
+    let field = |FieldValues { name, values }: &FieldValues| {
+        format!("header {name} is {}", list(values.iter().map(clauses::text)))
+    };
+    let share = (fault.per_10k < 10_000).then(|| format!("{} % of requests", f64::from(fault.per_10k) / 100.0));
+    let delay = (!fault.delay.is_zero()).then(|| format!("delay of {}", Duration(fault.delay)));
+    let abort = fault.abort.map(|abort| match abort {
+        FaultAbort::Status(status) => format!("answer with status {status}"),
+        FaultAbort::Grpc(status) => format!("answer with gRPC status {status}"),
+    });
+    let effect = [share, delay, abort].into_iter().flatten().chain([format!("until {until}")]);
+    let is_over = until <= Timestamp::now();
+    let without_effect = if is_over { "it has ended".to_owned() } else { String::new() };
+    PolicyRule { without_effect, ..rule(&fault.name, "inject", fault.when.iter().map(field).chain(effect).collect()) }
 }
 
 /// Circuit breakers, retries and time limits of the side that forwards.

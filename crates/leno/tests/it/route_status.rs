@@ -1,11 +1,13 @@
 //! The status of Gateways and routes, of a real `leno up` and of a control plane.
 
+use leno_config::Timestamp;
 use leno_testkit::cluster::control_of;
 use leno_testkit::control::text;
 use leno_testkit::eventually;
 use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
 use serde_json::{Value, json};
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 /// A Gateway at this port, a route that it takes, and one that it refuses.
 fn documents(port: u16) -> String {
@@ -27,6 +29,13 @@ fn documents(port: u16) -> String {
         route("lost", "b.example", "absent"),
     ]
     .concat()
+}
+
+/// Faults of the route that is taken, until this moment.
+fn faults(until: Timestamp) -> String {
+    format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: Policy\nmetadata: {{name: chaos, namespace: test}}\nspec:\n  faults:\n  - {{name: down, routes: [echo/0], delay: 1ms, abort: {{status: 503}}, until: {until}}}\n"
+    )
 }
 
 fn row<'a>(rows: &'a Value, field: &str, name: &str) -> &'a Value {
@@ -86,4 +95,40 @@ fn a_control_plane_tells_readers_the_status_of_their_namespaces() {
     check(&rows(&own, "/v1/routes"), &rows(&own, "/v1/gateways"));
     assert_eq!((rows(&other, "/v1/routes"), rows(&other, "/v1/gateways")), (json!([]), json!([])));
     assert!(text(&control.leno(&["get", "routes"])).contains("BackendNotFound"));
+}
+
+#[test]
+fn readers_learn_which_faults_are_in_force_and_until_when() {
+    let mesh = Mesh::start(&echo_function("echo", "  scale: {min: 1}"));
+    let until = Timestamp::now().after(Duration::from_secs(3600)).seconds();
+    mesh.write(&(documents(mesh.ports.gateway) + &faults(until)));
+    eventually("the routes", || (mesh.admin("/routes").json() != json!([])).then_some(()));
+    let routes = mesh.admin("/routes").json();
+    assert_eq!(row(&routes, "route", "test/echo")["faults"], json!([format!("chaos/faults/down until {until}")]));
+    assert_eq!(row(&routes, "route", "test/lost")["faults"], json!([]));
+    let text_of = |arguments: &[&str]| text(&mesh.leno(arguments));
+    for arguments in [&["get", "routes"][..], &["get", "alerts"], &["doctor"]] {
+        let shown = text_of(arguments);
+        assert!(shown.contains("chaos/faults/down") && shown.contains(&until.to_string()), "{arguments:?}: {shown}");
+    }
+    let alert = mesh.admin("/alerts").json();
+    let alert = row(&alert, "kind", "fault");
+    assert_eq!((&alert["severity"], &alert["subject"]), (&json!("info"), &json!("Policy test/chaos")));
+    let ask = || mesh.curl("/", &["-H", "host: a.example"]);
+    let aborted = eventually("the fault", || Some(ask()).filter(|answer| answer.status == 503));
+    let told = mesh.explain(aborted.header("x-request-id").unwrap());
+    for part in [
+        "  fault      chaos/faults/down of policy test/chaos, until ",
+        "             it delayed the request by ",
+        "             this 503 is an injected fault: the back end got nothing",
+        "  response   503 FI: an injected fault: chaos/faults/down, until ",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    // The documents stay, and the fault ends.
+    let soon = Timestamp::now().after(Duration::from_millis(1500));
+    mesh.write(&(documents(mesh.ports.gateway) + &faults(soon)));
+    eventually("the end", || ask().status == 200);
+    assert!(Timestamp::now() >= soon, "it ended too soon");
+    assert_eq!(row(&mesh.admin("/routes").json(), "route", "test/echo")["faults"], json!([]));
 }

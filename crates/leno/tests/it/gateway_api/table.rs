@@ -1,11 +1,13 @@
 //! The form of the tables. `tests/gateway-api/README.md` describes it.
 
 use crate::cases::yaml;
+use leno_config::Timestamp;
 use leno_testkit::mesh::{ALLOW_ALL, echo_function, policy};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 /// The functions that routes of all groups lead to, each with its namespace.
 pub(crate) const BACKENDS: [(&str, &str); 4] = [("test", "a"), ("test", "b"), ("test", "c"), ("other", "d")];
@@ -40,7 +42,8 @@ pub(crate) struct Group {
     /// Specifications of HTTPRoutes, or of routes of the given `kind`.
     #[serde(default)]
     pub routes: Vec<Map<String, Value>>,
-    /// Whole documents. `$HTTP` stands for the port of the gateway, `$HTTPS` for that of TLS.
+    /// Whole documents. `$HTTP` stands for the port of the gateway, `$HTTPS` for that of TLS,
+    /// and `$LATER` for the moment in an hour.
     #[serde(default)]
     pub documents: String,
     pub cases: Vec<Case>,
@@ -148,10 +151,12 @@ pub(crate) struct GatewayPorts {
 }
 
 impl GatewayPorts {
-    /// Puts them in the place of `$HTTP` and `$HTTPS`.
+    /// Puts them in the place of `$HTTP` and `$HTTPS`, and the moment in an hour in that of `$LATER`.
     pub(crate) fn fill(self, text: &str) -> String {
+        let later = Timestamp::from(SystemTime::now() + Duration::from_secs(3600)).to_string();
+        let text = text.replace("$LATER", &later);
         let ports = [("$HTTPS", self.https), ("$HTTP", self.http)];
-        ports.iter().fold(text.to_owned(), |text, (name, port)| {
+        ports.iter().fold(text, |text, (name, port)| {
             text.replace(&format!("\"{name}\""), &port.to_string()).replace(name, &port.to_string())
         })
     }
