@@ -2,6 +2,7 @@
 
 mod dialer;
 mod refusals;
+mod state;
 
 pub use dialer::JailDialer;
 pub use refusals::{Refusals, SyscallRefusal};
@@ -11,26 +12,22 @@ use crate::container::{self, Container, ContainerPlan};
 use crate::error::{JailError, LONGEST, bad};
 use crate::host::Owners;
 use crate::program::{Program, prepared};
-use crate::wire::{self, Event, Kind, MOST_DESCRIPTORS, Order};
+use crate::wire::{self, Event, Kind, Order};
 use leno_files::readers;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, MemfdFlags, fchown, fstat, memfd_create};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Gid, Signal, Uid, pidfd_send_signal};
 use serde::Serialize;
-use std::collections::VecDeque;
+use state::JailState;
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, Once};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Notify, Semaphore, oneshot, watch};
-
-/// Spare sockets of a jail's network that the node keeps for its next connections.
-const SPARE_SOCKETS: usize = 4;
+use tokio::sync::watch;
 
 /// The sockets in a jail at which its calls arrive. Every caller on them is in the jail.
 #[derive(Debug)]
@@ -99,48 +96,6 @@ impl AsRawFd for WatchedFd {
     }
 }
 
-/// The state of a jail that threads of the node share.
-#[derive(Debug)]
-pub(crate) struct JailState {
-    control: OwnedFd,
-    sockets: Mutex<Sockets>,
-    /// The program listens at `::1`, and not at 127.0.0.1.
-    pub(crate) at_ipv6: AtomicBool,
-    /// The waiters for a Unix socket or one for IPv6, in the order of their orders.
-    rare_sockets: Mutex<VecDeque<oneshot::Sender<OwnedFd>>>,
-    /// Limits these orders, because the control socket has no buffer space for more.
-    rare_orders: Semaphore,
-    /// Notified when there are more sockets, and when no more will arrive.
-    supplied: Notify,
-    over: AtomicBool,
-    /// Notified when the program calls `listen`.
-    pub(crate) listens: Notify,
-    /// The port of the node's listener.
-    pub(crate) node_port: u16,
-    /// Given back when the jail has ended.
-    account: Option<Account>,
-    refusals: OnceLock<Refusals>,
-}
-
-/// Unconnected sockets of a jail's network.
-#[derive(Debug, Default)]
-struct Sockets {
-    in_hand: VecDeque<OwnedFd>,
-    /// Number of sockets that were ordered and have not arrived.
-    ordered: usize,
-    /// Number of connections that wait for one.
-    waiting: usize,
-}
-
-/// A connection that waits for a socket, until it is dropped.
-struct Waiting<'a>(&'a JailState);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.sockets().waiting -= 1;
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ProgramState {
     Waiting,
@@ -191,19 +146,7 @@ impl Jail {
         }
         let node_port = listeners.http.local_addr()?.port();
         let (changes, state) = watch::channel(ProgramState::Waiting);
-        let shared = Arc::new(JailState {
-            control,
-            sockets: Mutex::default(),
-            at_ipv6: AtomicBool::new(false),
-            rare_sockets: Mutex::default(),
-            rare_orders: Semaphore::new(MOST_DESCRIPTORS),
-            supplied: Notify::new(),
-            over: AtomicBool::new(false),
-            listens: Notify::new(),
-            node_port,
-            account,
-            refusals: OnceLock::new(),
-        });
+        let shared = Arc::new(JailState::new(control, node_port, account));
         tokio::spawn(listen(watched, Arc::downgrade(&shared), changes));
         shared.stock_up(0)?;
         Ok(Self { shared, first: watch(first)?, pid, state, listeners: Some(listeners), kind, owners })
@@ -384,88 +327,6 @@ impl Drop for Jail {
     }
 }
 
-impl JailState {
-    fn order(&self, order: &Order) -> io::Result<()> {
-        wire::send(&self.control, order, &[], SendFlags::DONTWAIT)
-    }
-
-    /// An unconnected socket of the jail's network.
-    pub(crate) async fn socket(&self) -> io::Result<OwnedFd> {
-        self.sockets().waiting += 1;
-        let _waiting = Waiting(self);
-        loop {
-            let supplied = self.supplied.notified();
-            let socket = self.sockets().in_hand.pop_front();
-            self.stock_up(usize::from(socket.is_some()))?;
-            if let Some(socket) = socket {
-                return Ok(socket);
-            }
-            if self.over.load(Ordering::Acquire) {
-                return Err(io::Error::new(io::ErrorKind::NotConnected, "the jail has ended"));
-            }
-            supplied.await;
-        }
-    }
-
-    /// A socket of the jail's network, by [`Order::UnixSocket`] or [`Order::Ipv6Socket`].
-    pub(crate) async fn rare_socket(&self, order: &Order) -> io::Result<OwnedFd> {
-        let _turn = self.rare_orders.acquire().await;
-        let (supply, supplied) = oneshot::channel();
-        {
-            let mut waiting = self.rare_sockets();
-            // The jail answers in order, so the order goes out under the lock.
-            self.order(order)?;
-            waiting.push_back(supply);
-        }
-        supplied.await.map_err(|_| io::Error::new(io::ErrorKind::NotConnected, "the jail has ended, or gave no socket"))
-    }
-
-    fn rare_sockets(&self) -> MutexGuard<'_, VecDeque<oneshot::Sender<OwnedFd>>> {
-        self.rare_sockets.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Orders as many sockets as connections wait for, and a few spare ones. `served`: the number
-    /// of waiters that have theirs.
-    fn stock_up(&self, served: usize) -> io::Result<()> {
-        let mut sockets = self.sockets();
-        let wanted = sockets.waiting.saturating_sub(served) + SPARE_SOCKETS;
-        let missing = wanted.saturating_sub(sockets.in_hand.len() + sockets.ordered);
-        // The control socket has buffer space for so many orders. The other orders go out when
-        // these sockets have arrived.
-        let missing = missing.min(MOST_DESCRIPTORS.saturating_sub(sockets.ordered));
-        if missing > 0 {
-            let number = u8::try_from(missing).unwrap_or(u8::MAX);
-            self.order(&Order::Sockets(number))?;
-            sockets.ordered += missing;
-        }
-        Ok(())
-    }
-
-    /// Takes sockets that have arrived.
-    fn arrived(&self, supplied: Vec<OwnedFd>) {
-        let mut sockets = self.sockets();
-        if supplied.is_empty() {
-            // The jail could not send any socket. Waiters continue to wait until their deadline;
-            // the next connection orders again.
-            sockets.ordered = 0;
-            return;
-        }
-        sockets.ordered = sockets.ordered.saturating_sub(supplied.len());
-        let most = sockets.waiting + SPARE_SOCKETS;
-        sockets.in_hand.extend(supplied);
-        // Some waiters may have gone.
-        sockets.in_hand.truncate(most);
-        drop(sockets);
-        // This fails if the jail has ended. The waiters then get that error.
-        let _ = self.stock_up(0);
-        self.supplied.notify_waiters();
-    }
-
-    fn sockets(&self) -> MutexGuard<'_, Sockets> {
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Reads the events of a jail until it has ended.
 async fn listen(control: AsyncFd<WatchedFd>, shared: std::sync::Weak<JailState>, state: watch::Sender<ProgramState>) {
     let (mut started, mut exit, mut reason) = (false, None, None);
@@ -478,12 +339,7 @@ async fn listen(control: AsyncFd<WatchedFd>, shared: std::sync::Weak<JailState>,
             }
             Event::RareSocket => {
                 let Some(shared) = shared.upgrade() else { break };
-                let waiting = shared.rare_sockets().pop_front();
-                // Without a socket, dropping the sender reports the failure to the waiter. A waiter
-                // that has gone needs no report.
-                if let (Some(waiting), Some(socket)) = (waiting, descriptors.into_iter().next()) {
-                    let _ = waiting.send(socket);
-                }
+                shared.rare_arrived(descriptors.into_iter().next());
             }
             Event::Listens => {
                 let Some(shared) = shared.upgrade() else { break };
@@ -505,9 +361,7 @@ async fn listen(control: AsyncFd<WatchedFd>, shared: std::sync::Weak<JailState>,
     }
     state.send_replace(ProgramState::Ended { started, exit, reason });
     if let Some(shared) = shared.upgrade() {
-        shared.over.store(true, Ordering::Release);
-        shared.supplied.notify_waiters();
-        shared.rare_sockets().clear();
+        shared.close();
     }
 }
 

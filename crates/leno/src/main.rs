@@ -54,11 +54,10 @@ mod up;
 mod upgrade;
 mod version;
 
-use arguments::verb_first;
+use arguments::{DocumentPath, Guards, NodeAddress, verb_first};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
-use leno_api::node::Address;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// A service mesh for serverless functions: it judges every request in a fresh sandbox.
@@ -399,53 +398,6 @@ enum Command {
         #[command(flatten)]
         format: output::Format,
     },
-}
-
-/// Protections of this process and its instances; each can be turned off, for a reason.
-#[derive(Clone, Copy, clap::Args)]
-struct Guards {
-    /// Allow debuggers and core dumps. Other processes of this account can then read the node's
-    /// memory, with keys and tokens.
-    #[arg(long, env = "LENO_DEBUGGABLE")]
-    debuggable: bool,
-    /// Run instances under the account of the node, even if it is root and overriding the Mesh
-    /// document.
-    #[arg(long, env = "LENO_NODE_ACCOUNT")]
-    node_account: bool,
-    /// Accept an instance's credential from any process of the machine, not only from the instance.
-    /// For load generators, and for programs whose calls come from a process that the node did not
-    /// start.
-    #[arg(long, env = "LENO_ANY_CALLER")]
-    any_caller: bool,
-}
-
-/// The documents of a command.
-#[derive(clap::Args)]
-struct DocumentPath {
-    /// A YAML file, or a folder of them.
-    #[arg(required_unless_present = "file")]
-    path: Option<PathBuf>,
-    /// The same, as in other commands.
-    #[arg(short, long, value_name = "PATH", conflicts_with = "path")]
-    file: Option<PathBuf>,
-}
-
-impl DocumentPath {
-    fn path(&self) -> &Path {
-        self.path.as_deref().or(self.file.as_deref()).unwrap_or(Path::new("."))
-    }
-}
-
-#[derive(clap::Args)]
-struct NodeAddress {
-    /// The node's admin address: `unix:PATH`, or an IP address and a port. Without it: the default
-    /// socket of a node of this account.
-    #[arg(long, value_name = "ADDRESS", env = "LENO_ADMIN")]
-    admin: Option<Address>,
-    /// File with the token for an admin address with IP (`listeners.adminToken` of the Mesh
-    /// document).
-    #[arg(long, value_name = "FILE", env = "LENO_ADMIN_TOKEN_FILE")]
-    admin_token: Option<PathBuf>,
 }
 
 fn start(arguments: &node::Arguments, gateway: bool) -> anyhow::Result<ExitCode> {

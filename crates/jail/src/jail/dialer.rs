@@ -1,6 +1,6 @@
 //! Connections of the node to a jail's program.
 
-use super::JailState;
+use super::state::JailState;
 use crate::wire::Order;
 use rustix::net::SocketAddrUnix;
 use std::io;

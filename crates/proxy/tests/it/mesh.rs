@@ -1,5 +1,7 @@
 //! A node with functions, built by hand.
 
+use crate::instances::FixedInstances;
+pub(crate) use crate::names::{TRUST_DOMAIN, gateway_identity, id, node_name, spiffe};
 use crate::upstream::Body;
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -12,18 +14,14 @@ use leno_policy::spec::{
 };
 use leno_proxy::credential::NewCredential;
 use leno_proxy::endpoints::Endpoint;
-use leno_proxy::instances::{Acquire, Connect, InstanceProof, Instances, Lease, Unavailable, Unproven};
 use leno_proxy::{FunctionEntry, Handle, Node, NodeSnapshot, Options, ServeError};
 use leno_telemetry::Telemetry;
 use leno_telemetry::ring::Explanation;
 use leno_testkit::eventually_async;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
-
-pub(crate) const TRUST_DOMAIN: &str = "test.example";
 
 /// Settings of a mesh that a test may change before the mesh starts.
 pub(crate) struct Builder {
@@ -46,59 +44,6 @@ pub(crate) struct Mesh {
     pub handle: Handle,
     pub instances: Arc<FixedInstances>,
     pub authority: Arc<Authority>,
-}
-
-/// Instances at fixed addresses, taken in turn.
-#[derive(Default)]
-pub(crate) struct FixedInstances {
-    addresses: Mutex<HashMap<FunctionId, Vec<SocketAddr>>>,
-    turn: AtomicUsize,
-    /// Leases in use.
-    pub leased: Arc<AtomicUsize>,
-    /// The number of requests for an instance.
-    pub asked: AtomicUsize,
-    /// Addresses without capacity for another request.
-    pub busy: Mutex<Vec<SocketAddr>>,
-    /// The process that listens in place of the instances.
-    pub stranger: Mutex<Option<String>>,
-    /// The addresses to avoid in the latest request for an instance.
-    avoided: Mutex<Vec<SocketAddr>>,
-    /// The functions have left this node.
-    pub have_left: AtomicBool,
-}
-
-/// Counts one lease until it is dropped. The text describes the process that was found at the
-/// instance's address.
-struct LeaseCount(Arc<AtomicUsize>, Option<String>);
-
-impl InstanceProof for LeaseCount {
-    fn connect(&self, address: SocketAddr) -> Connect<'_> {
-        Box::pin(async move {
-            let stream = tokio::net::TcpStream::connect(address).await?;
-            self.1.clone().map_or(Ok(stream), |stranger| Err(Unproven(stranger).into()))
-        })
-    }
-
-    fn connect_to<'a>(&'a self, port: u16, _: Option<&'a dyn leno_proxy::kernel::Kernel>) -> Connect<'a> {
-        Box::pin(async move { Ok(tokio::net::TcpStream::connect(("127.0.0.1", port)).await?) })
-    }
-}
-
-pub(crate) fn id(name: &str) -> FunctionId {
-    FunctionId::new("shop", name).unwrap()
-}
-
-pub(crate) fn spiffe(name: &str) -> SpiffeId {
-    format!("spiffe://{TRUST_DOMAIN}/ns/shop/sa/{name}").parse().unwrap()
-}
-
-pub(crate) fn gateway_identity() -> String {
-    format!("spiffe://{TRUST_DOMAIN}/ns/leno-system/sa/gateway")
-}
-
-/// The name of the node with this inbound listener.
-pub(crate) fn node_name(inbound: SocketAddr) -> String {
-    format!("node-{}", inbound.port())
 }
 
 pub(crate) fn allow_all() -> AuthorizationRule {
@@ -268,7 +213,7 @@ impl Builder {
             hosts,
             ports: Vec::new(),
             addresses: Vec::new(),
-            routes: Vec::new(),
+            routes: Default::default(),
         });
         self
     }
@@ -385,7 +330,7 @@ impl Builder {
             entry.share_in(&telemetry.namespaces);
             change.insert(Arc::new(entry));
         }
-        let instances = Arc::new(FixedInstances { addresses: Mutex::new(self.addresses), ..FixedInstances::default() });
+        let instances = Arc::new(FixedInstances::new(self.addresses));
         let node = Node::new(change.finish(), instances.clone(), svids, telemetry);
         node.endpoints.set_locality(self.locality);
         let options = Options { workers: self.workers.try_into().ok(), connections: self.connections };
@@ -486,70 +431,5 @@ impl Mesh {
         let minted = self.node.credentials.mint(&id(name), &instance).unwrap();
         self.node.credentials.started(&instance, Box::new(|_, _| Ok(())));
         minted
-    }
-}
-
-impl FixedInstances {
-    pub(crate) fn set(&self, name: &str, addresses: &[SocketAddr]) {
-        self.addresses.lock().unwrap().insert(id(name), addresses.to_vec());
-    }
-
-    /// Whether the latest request for an instance avoids this address.
-    pub(crate) fn asked_without(&self, address: SocketAddr) -> bool {
-        self.avoided.lock().unwrap().contains(&address)
-    }
-}
-
-impl Drop for LeaseCount {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Instances for FixedInstances {
-    fn try_acquire(&self, function: &FunctionId, _: u32, avoid: &[SocketAddr]) -> Option<Lease> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        *self.avoided.lock().unwrap() = avoid.to_vec();
-        let addresses = self.addresses.lock().unwrap();
-        let all = addresses.get(function)?;
-        let others: Vec<_> = all.iter().filter(|address| !avoid.contains(address)).collect();
-        let some: Vec<_> = if others.is_empty() { all.iter().collect() } else { others };
-        let busy = self.busy.lock().unwrap();
-        let some: Vec<_> = some.into_iter().filter(|address| !busy.contains(address)).collect();
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let address = **some.get(turn % some.len().max(1))?;
-        self.leased.fetch_add(1, Ordering::Relaxed);
-        let guard = Box::new(LeaseCount(self.leased.clone(), self.stranger.lock().unwrap().clone()));
-        Some(Lease { address, instance: Some(format!("{}-1", function.name).into()), guard })
-    }
-
-    fn acquire<'a>(
-        &'a self,
-        function: &'a FunctionId,
-        revision: u32,
-        avoid: &'a [SocketAddr],
-        _: Option<tokio::time::Instant>,
-    ) -> Acquire<'a> {
-        Box::pin(async move {
-            // Instances that are "starting" appear when the test sets their addresses.
-            for _ in 0..1000 {
-                if self.have_left.load(Ordering::Relaxed) {
-                    return Err(Unavailable::Unknown);
-                }
-                if let Some(lease) = self.try_acquire(function, revision, avoid) {
-                    return Ok(lease);
-                }
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            Err(Unavailable::Timeout(Duration::from_secs(5)))
-        })
-    }
-
-    fn count(&self, function: &FunctionId) -> u32 {
-        self.addresses.lock().unwrap().get(function).map_or(0, |addresses| addresses.len() as u32)
-    }
-
-    fn may_start(&self, _: &FunctionId) -> bool {
-        !self.have_left.load(Ordering::Relaxed)
     }
 }
