@@ -91,6 +91,11 @@ impl Automaton {
         self.add(state.closed, rules);
     }
 
+    /// The rules that it can find.
+    pub(crate) fn rules(&self) -> RuleSet {
+        RuleSet::union(&self.outputs)
+    }
+
     fn next(&self, state: &State, byte: u8) -> u32 {
         let first = state.first_edge as usize;
         let edges = self.edges.get(first..first + state.edges as usize).unwrap_or_default();

@@ -4,12 +4,12 @@ use crate::entry::Entry;
 use crate::pattern::TextKind;
 use crate::request::RequestParts;
 use crate::rule_set::{self, RuleSet};
-use crate::values::{Patterns, TextPattern, ValueIndex};
+use crate::values::{MAX_AUTOMATA, Patterns, TextPattern, ValueIndex};
 use http::HeaderName;
 use leno_model::{FieldMatch, PathPattern, RouteMatch, ValuePattern};
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Words of a set that fit on the stack: those of 1024 rules.
@@ -47,6 +47,26 @@ impl<T> Group<T> {
     /// The largest number of automata for one text.
     pub(crate) fn automata(&self) -> usize {
         self.index.as_ref().map_or(0, Index::automata)
+    }
+
+    /// The values of the rules that are too much if there are more than [`MAX_AUTOMATA`] for a text.
+    /// Lower values come first.
+    pub(crate) fn excess(&self) -> BTreeSet<T>
+    where
+        T: Copy + Ord,
+    {
+        let value = |place: usize| self.entries.get(place).map(|entry| entry.value);
+        let mut excess = BTreeSet::new();
+        for values in self.index.iter().flat_map(Index::values).filter(|values| values.automata() > MAX_AUTOMATA) {
+            let all = values.rules();
+            let mut automata: Vec<BTreeSet<T>> =
+                all.iter().map(|rules| rules.places().filter_map(value).collect()).collect();
+            // The automata stay that have the first rules, and with them all their rules.
+            automata.sort_by_key(|rules| rules.first().copied());
+            excess.extend(automata.into_iter().skip(MAX_AUTOMATA).flatten());
+            excess.extend(values.missing().places().filter_map(value));
+        }
+        excess
     }
 
     pub(crate) fn entries(&self) -> &[Arc<Entry<T>>] {
@@ -148,8 +168,12 @@ impl Index {
     }
 
     fn automata(&self) -> usize {
+        self.values().map(ValueIndex::automata).max().unwrap_or_default()
+    }
+
+    fn values(&self) -> impl Iterator<Item = &ValueIndex> {
         let fields = self.headers.iter().map(|(_, field)| field).chain(&self.parameters);
-        fields.map(|field| &field.values).chain(&self.paths).map(ValueIndex::automata).max().unwrap_or_default()
+        fields.map(|field| &field.values).chain(&self.paths)
     }
 
     /// The rules that match. The sets are empty, and of the size of the group.

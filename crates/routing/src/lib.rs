@@ -7,6 +7,7 @@
 
 mod automaton;
 mod backend;
+mod capacity;
 pub mod cors;
 mod entry;
 mod group;
@@ -23,8 +24,9 @@ mod values;
 
 pub use automaton::check_regex;
 pub use backend::{is_mirrored, pick};
+pub use capacity::{ExcessRule, GatewaySite, call_tables, excess, gateway_tables, host_pattern};
 pub use entry::Entry;
 pub use headers::modify;
 pub use request::RequestParts;
 pub use rewrite::{BadRewrite, RequestOrigin, redirect, rewritten_path};
-pub use table::{BadPattern, RouteTable};
+pub use table::{BadPattern, RouteTable, check_path};

@@ -69,6 +69,11 @@ impl RuleSet {
         }
     }
 
+    /// The places of its rules, in order.
+    pub(crate) fn places(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().flat_map(|(word, bits)| places_of(*word as usize, *bits))
+    }
+
     /// Memory, in bytes.
     pub(crate) fn size(&self) -> usize {
         size_of_val(&*self.0)
@@ -90,9 +95,11 @@ pub(crate) fn add_all(rules: usize, words: &mut [u64]) {
 
 /// The places in a set, in order.
 pub(crate) fn places(words: &[u64]) -> impl Iterator<Item = usize> {
-    words.iter().enumerate().flat_map(|(index, word)| {
-        let rest = |bits: &u64| Some(bits & (bits - 1)).filter(|bits| *bits != 0);
-        std::iter::successors(Some(*word).filter(|bits| *bits != 0), rest)
-            .map(move |bits| index * BITS + bits.trailing_zeros() as usize)
-    })
+    words.iter().enumerate().flat_map(|(index, word)| places_of(index, *word))
+}
+
+fn places_of(index: usize, word: u64) -> impl Iterator<Item = usize> {
+    let rest = |bits: &u64| Some(bits & (bits - 1)).filter(|bits| *bits != 0);
+    std::iter::successors(Some(word).filter(|bits| *bits != 0), rest)
+        .map(move |bits| index * BITS + bits.trailing_zeros() as usize)
 }

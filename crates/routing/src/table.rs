@@ -10,7 +10,7 @@ use crate::values::MAX_AUTOMATA;
 use http::HeaderName;
 use leno_model::{HttpRouteKind, PathPattern, Precedence, RouteMatch, ValuePattern};
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -93,18 +93,37 @@ impl<T> RouteTable<T> {
     /// little in common: a request would read a text more than 32 times.
     pub fn new(precedence: Precedence, entries: impl IntoIterator<Item = Entry<T>>) -> Result<Self, BadPattern> {
         let mut table = Self::empty(precedence);
-        let mut places: HashMap<Place, Vec<Arc<Entry<T>>>> = HashMap::new();
         let mut checked = HashSet::new();
-        for entry in entries {
-            check(&entry, &mut checked)?;
-            places.entry(table.place(entry.kind, &entry.pattern)).or_default().push(Arc::new(entry));
-        }
-        for (place, entries) in places {
+        let check = |entry: Entry<T>| check(&entry, &mut checked).map(|()| entry);
+        let entries = entries.into_iter().map(check).collect::<Result<Vec<_>, _>>()?;
+        for (place, entries) in table.by_place(entries) {
             table.put(&place, entries, MAX_AUTOMATA);
             table.check_automata(&place)?;
         }
         table.find_few();
         Ok(table)
+    }
+
+    /// The values of rules that are too much for a table, each with the reason. Patterns are
+    /// checked.
+    pub(crate) fn excess(precedence: Precedence, entries: impl IntoIterator<Item = Entry<T>>) -> BTreeMap<T, String>
+    where
+        T: Copy + Ord,
+    {
+        let mut found = BTreeMap::new();
+        for (place, entries) in Self::empty(precedence).by_place(entries) {
+            let Some(group) = Self::group(precedence, &place, entries, MAX_AUTOMATA * 2) else { continue };
+            found.extend(group.excess().into_iter().map(|value| (value, reason(&group))));
+        }
+        found
+    }
+
+    fn by_place(&self, entries: impl IntoIterator<Item = Entry<T>>) -> HashMap<Place, Vec<Arc<Entry<T>>>> {
+        let mut places: HashMap<Place, Vec<Arc<Entry<T>>>> = HashMap::new();
+        for entry in entries {
+            places.entry(self.place(entry.kind, &entry.pattern)).or_default().push(Arc::new(entry));
+        }
+        places
     }
 
     /// Adds a rule after those that are equal. Only rules of the same path are looked at, if it is
@@ -218,16 +237,21 @@ impl<T> RouteTable<T> {
         }
     }
 
-    fn put(&mut self, place: &Place, mut entries: Vec<Arc<Entry<T>>>, most: usize) {
-        if self.precedence == Precedence::MostSpecific {
+    /// The rules of one place; `None`: there are none.
+    fn group(precedence: Precedence, place: &Place, mut entries: Vec<Arc<Entry<T>>>, most: usize) -> Option<Group<T>> {
+        if precedence == Precedence::MostSpecific {
             entries.sort_by_cached_key(|entry| order(entry));
         }
         let paths = match place {
             Place::Expressions | Place::LateExpressions => GroupPaths::Own,
             _ => GroupPaths::Same,
         };
+        (!entries.is_empty()).then(|| Group::new(entries, paths, most))
+    }
+
+    fn put(&mut self, place: &Place, entries: Vec<Arc<Entry<T>>>, most: usize) {
         let count = entries.len();
-        let group = if entries.is_empty() { None } else { Some(Arc::new(Group::new(entries, paths, most))) };
+        let group = Self::group(self.precedence, place, entries, most).map(Arc::new);
         let before = std::mem::replace(self.slot(place), group);
         self.rules = self.rules + count - before.map_or(0, |group| group.entries().len());
     }
@@ -239,14 +263,7 @@ impl<T> RouteTable<T> {
             return Ok(());
         };
         let last = group.entries().iter().rfind(|entry| has_regex(&entry.pattern));
-        Err(BadPattern {
-            route: last.map(|entry| entry.route.clone()).unwrap_or_default(),
-            reason: format!(
-                "the regular expressions of the {} rules beside this one need more than {MAX_AUTOMATA} automata: use \
-                 fewer that have `.*` in the middle",
-                group.entries().len(),
-            ),
-        })
+        Err(BadPattern { route: last.map(|entry| entry.route.clone()).unwrap_or_default(), reason: reason(group) })
     }
 
     fn find_few(&mut self) {
@@ -275,6 +292,15 @@ impl<T> RouteTable<T> {
     }
 }
 
+/// Why rules are too much for a group.
+fn reason<T>(group: &Group<T>) -> String {
+    format!(
+        "the regular expressions of the {} rules beside this one need more than {MAX_AUTOMATA} automata: use fewer \
+         that have `.*` in the middle",
+        group.entries().len(),
+    )
+}
+
 /// The order of rules of one path, or of several regular expressions.
 fn order<T>(entry: &Entry<T>) -> impl Ord + use<T> {
     let Entry { route, pattern, .. } = entry;
@@ -294,32 +320,47 @@ fn has_regex(pattern: &RouteMatch) -> bool {
     matches!(pattern.path, PathPattern::Regex(_)) || fields.any(|field| matches!(field.value, ValuePattern::Regex(_)))
 }
 
+/// Checks a path of a route. The message names the mistake.
+///
+/// # Errors
+/// It is too long or not absolute, ends with a slash as a prefix, or [`check_regex`] refuses it.
+pub fn check_path(path: &PathPattern) -> Result<(), String> {
+    let text = match path {
+        PathPattern::Regex(text) => return check_regex(text),
+        PathPattern::Prefix(path) if path.is_empty() => return Ok(()),
+        PathPattern::Exact(text) | PathPattern::Prefix(text) | PathPattern::Literal(text) => text,
+    };
+    let is_prefix = matches!(path, PathPattern::Prefix(_));
+    if text.len() > MAX_LENGTH {
+        return Err(format!("a path of {} bytes: expected at most {MAX_LENGTH}", text.len()));
+    }
+    if !text.starts_with('/') || (is_prefix && text.ends_with('/')) {
+        return Err(format!("`{}` is not a path of a route", text.escape_debug()));
+    }
+    Ok(())
+}
+
 fn check<T>(entry: &Entry<T>, checked: &mut HashSet<String>) -> Result<(), BadPattern> {
     let bad = |reason: String| BadPattern { route: entry.route.clone(), reason };
-    let mut regex = |text: &str| {
+    let RouteMatch { path, headers, query, .. } = &entry.pattern;
+    let mut once = |text: &str, check: &dyn Fn() -> Result<(), String>| {
         if checked.contains(text) {
             return Ok(());
         }
-        check_regex(text).map_err(bad)?;
+        check().map_err(bad)?;
         checked.insert(text.to_owned());
         Ok(())
     };
-    match &entry.pattern.path {
-        PathPattern::Regex(text) => regex(text)?,
-        PathPattern::Prefix(path) if path.is_empty() => {}
-        PathPattern::Exact(path) | PathPattern::Prefix(path) | PathPattern::Literal(path) => {
-            let is_prefix = matches!(entry.pattern.path, PathPattern::Prefix(_));
-            if !path.starts_with('/') || path.len() > MAX_LENGTH || (is_prefix && path.ends_with('/')) {
-                return Err(bad(format!("`{}` is not a path of a route", path.escape_debug())));
-            }
-        }
+    match path {
+        PathPattern::Regex(text) => once(text, &|| check_path(path))?,
+        _ => check_path(path).map_err(bad)?,
     }
-    for field in entry.pattern.headers.iter().chain(&entry.pattern.query) {
+    for field in headers.iter().chain(query) {
         if let ValuePattern::Regex(text) = &field.value {
-            regex(text)?;
+            once(text, &|| check_regex(text))?;
         }
     }
-    for field in &entry.pattern.headers {
+    for field in headers {
         HeaderName::try_from(&field.name)
             .map_err(|_| bad(format!("`{}` is not a header's name", field.name.escape_debug())))?;
     }

@@ -4,7 +4,7 @@
 use crate::automaton::Automaton;
 use crate::pattern::{Pattern, TextKind};
 use crate::rule_set::RuleSet;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Most automata for one text: a request with a long head takes at most so many times as long as
 /// with one.
@@ -32,6 +32,8 @@ pub(crate) struct ValueIndex {
     exact: HashMap<Box<[u8]>, RuleSet>,
     automata: Vec<Automaton>,
     kind: TextKind,
+    /// The rules that are in no automaton, because there are too many.
+    missing: RuleSet,
 }
 
 impl ValueIndex {
@@ -56,11 +58,27 @@ impl ValueIndex {
                 }
             }
         }
-        Self { exact, automata: Automaton::all(others, most), kind }
+        let all = RuleSet::union(others.iter().map(|(_, rules)| rules));
+        let mut index = Self { exact, automata: Automaton::all(others, most), kind, missing: RuleSet::default() };
+        if index.automata.len() > most {
+            let found: BTreeSet<usize> = index.rules().iter().flat_map(RuleSet::places).collect();
+            index.missing = RuleSet::of(all.places().filter(|place| !found.contains(place)));
+        }
+        index
     }
 
     pub(crate) fn automata(&self) -> usize {
         self.automata.len()
+    }
+
+    /// The rules of each automaton.
+    pub(crate) fn rules(&self) -> Vec<RuleSet> {
+        self.automata.iter().map(Automaton::rules).collect()
+    }
+
+    /// The rules that are in none, because there are too many.
+    pub(crate) fn missing(&self) -> &RuleSet {
+        &self.missing
     }
 
     /// Adds the rules whose pattern `text` matches.

@@ -119,7 +119,7 @@ impl Snapshot {
             hosts,
             ports,
             addresses,
-            routes: Vec::new(),
+            routes: Default::default(),
         }
     }
 }

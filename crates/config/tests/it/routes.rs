@@ -1,5 +1,6 @@
 //! Documents of the Gateway API: routes of the model, conditions and warnings.
 
+mod capacity;
 mod listeners;
 
 use leno_config::{Condition, Problem, Snapshot, load_text};
@@ -427,7 +428,10 @@ fn routes_of_functions_are_for_their_callers() {
     let routes = |caller: &str| -> Vec<(String, Option<u16>)> {
         let config = snapshot.function_config(&caller.parse().unwrap()).unwrap();
         let callees = config.callees.iter().filter(|callee| callee.id.name == "stock");
-        callees.flat_map(|callee| &callee.routes).map(|CallRoute { route, port }| (route.name.clone(), *port)).collect()
+        callees
+            .flat_map(|callee| callee.routes.iter())
+            .map(|CallRoute { route, port }| (route.name.clone(), *port))
+            .collect()
     };
     assert_eq!(routes("shop/front"), [("shop/producer".to_owned(), None)]);
     assert_eq!(routes("blog/posts"), [("blog/consumer".to_owned(), Some(8080))]);

@@ -10,8 +10,8 @@ use super::function::FunctionEntry;
 use super::shards::Shards;
 use http::{HeaderMap, Method};
 use leno_model::{HttpRouteKind, PathPattern, RouteMatch};
-use leno_policy::host::{of_authority, of_document};
-use leno_routing::{Entry, RequestParts, RouteTable};
+use leno_policy::host::of_authority;
+use leno_routing::{Entry, RequestParts, RouteTable, host_pattern};
 use std::sync::{Arc, LazyLock};
 
 /// The functions that are exposed at a host, by path prefix.
@@ -62,10 +62,11 @@ impl Routes {
     }
 
     fn change(&mut self, host: &str, change: impl FnOnce(&mut Exposed)) {
+        let host = host_pattern(host);
         let (tables, key) = match host.strip_prefix('*') {
             Some("") => return change(&mut self.any),
-            Some(suffix) => (&mut self.suffixes, suffix_key(suffix)),
-            None => (&mut self.exact, normal(host)),
+            Some(suffix) => (&mut self.suffixes, suffix.to_owned()),
+            None => (&mut self.exact, host),
         };
         let mut table = tables.remove(&key).unwrap_or_default();
         change(&mut table);
@@ -118,9 +119,9 @@ impl FunctionEntry {
     /// Whether it is exposed at this authority and normalised path (without query).
     pub(crate) fn is_exposed(&self, authority: &str, path: &str) -> bool {
         let Some(host) = of_authority(authority) else { return false };
-        let matches = |pattern: &str| match pattern.strip_prefix('*') {
-            Some(suffix) => host.ends_with(&suffix_key(suffix)),
-            None => *host == normal(pattern),
+        let matches = |pattern: &str| {
+            let pattern = host_pattern(pattern);
+            pattern.strip_prefix('*').map_or(*host == *pattern, |suffix| host.ends_with(suffix))
         };
         self.config.expose.iter().any(|expose| {
             is_below(path, expose.path.trim_end_matches('/')) && expose.hosts.iter().any(|host| matches(host))
@@ -131,17 +132,6 @@ impl FunctionEntry {
 /// Whether `path` is `prefix` or below it, by segments.
 fn is_below(path: &str, prefix: &str) -> bool {
     prefix.is_empty() || path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-/// The form in which configured hosts are compared. The compiler writes this form; an older control
-/// plane may not.
-fn normal(host: &str) -> String {
-    of_document(host).unwrap_or_else(|| host.to_ascii_lowercase())
-}
-
-/// The same for the part of a wildcard after `*`, with its dot.
-fn suffix_key(suffix: &str) -> String {
-    suffix.strip_prefix('.').map_or_else(String::new, |name| [".", &normal(name)].concat())
 }
 
 #[cfg(test)]

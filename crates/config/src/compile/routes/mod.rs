@@ -6,6 +6,7 @@
 
 mod backend_tls;
 mod backends;
+mod capacity;
 mod certificates;
 mod filters;
 mod hosts;
@@ -63,9 +64,21 @@ pub(super) struct PlacedRoute {
     pub in_force: bool,
 }
 
+/// A route with its rules at gateways and for calls.
+struct CompiledRoute<'a> {
+    written: WrittenRoute<'a>,
+    of_gateways: Option<RuleSet>,
+    of_calls: Option<RuleSet>,
+    /// The outcome at each of its parents, by its place: whether the route is in force there, or the
+    /// condition of a parent that does not accept it.
+    outcomes: BTreeMap<usize, Result<bool, Condition>>,
+}
+
 /// The rules of a route that can be in force, and the faults of the others.
 struct RuleSet {
     placed: PlacedRoute,
+    /// The number of each rule in the document.
+    numbers: Vec<usize>,
     /// Rules that are not in force: a number and a reason.
     dropped: Vec<(usize, String)>,
     unresolved: Vec<BadReference>,
@@ -100,7 +113,7 @@ pub(super) fn routes<'a>(
         documents.gateway_api.iter().filter_map(|placed| WrittenRoute::of(placed)).collect();
     written.sort_by_key(|route| (route.namespace, route.name, route.kind == HttpRouteKind::Grpc));
     let mut parents = Parents::new(gateways, functions);
-    let compiled: Vec<(WrittenRoute<'_>, [Option<RuleSet>; 2])> = written
+    let mut compiled: Vec<CompiledRoute<'_>> = written
         .into_iter()
         .take_while(|_| !documents.effort.is_over())
         .map(|route| {
@@ -111,28 +124,29 @@ pub(super) fn routes<'a>(
             let of_calls = for_calls.then(|| route.rules(targets, None, doubts));
             let of_gateways =
                 (!for_calls || !for_gateways.is_empty()).then(|| route.rules(targets, Some(&grants), doubts));
-            (route, [of_gateways, of_calls])
+            CompiledRoute { written: route, of_gateways, of_calls, outcomes: BTreeMap::new() }
         })
         .collect();
-    let mut attached: Vec<(BTreeMap<usize, ParentStatus>, bool)> = vec![Default::default(); compiled.len()];
     // GRPCRoutes win for calls, whatever their names are, so they are attached first.
     for of_grpc_calls in [true, false] {
-        for ((route, rules), (statuses, in_force)) in compiled.iter().zip(&mut attached) {
-            let is_wanted = |parent: &ParentReference| {
-                of_grpc_calls == (route.kind == HttpRouteKind::Grpc && parent.group != GROUP)
-            };
-            *in_force |= route.attach(rules, &is_wanted, statuses, &mut parents, (&mut *claims, problems, doubts));
+        for route in &mut compiled {
+            let is_grpc = route.written.kind == HttpRouteKind::Grpc;
+            let is_wanted = |parent: &ParentReference| of_grpc_calls == (is_grpc && parent.group != GROUP);
+            route.attach(&is_wanted, &mut parents, (&mut *claims, problems, doubts));
         }
     }
+    capacity::fit(&mut compiled, &mut parents, &documents.effort, doubts);
     let (mut statuses, mut placed, mut gateways) = (Vec::new(), Vec::new(), BTreeMap::new());
-    for ((route, [of_gateways, of_calls]), (parents, in_force)) in compiled.into_iter().zip(attached) {
-        route.has_parents(doubts);
+    for route in compiled {
+        route.written.has_parents(doubts);
+        let (parents, in_force) = route.parents();
+        let CompiledRoute { written, of_gateways, of_calls, .. } = route;
         for id in of_gateways.iter().flat_map(|rules| &rules.secured) {
-            let accepted = parents.values().filter(|parent| parent.is_accepted() && parent.parent_ref.group == GROUP);
+            let accepted = parents.iter().filter(|parent| parent.is_accepted() && parent.parent_ref.group == GROUP);
             let names = accepted.map(|parent| (parent.parent_ref.namespace.clone(), parent.parent_ref.name.clone()));
             gateways.entry(id.clone()).or_insert_with(BTreeSet::new).extend(names);
         }
-        statuses.push(route.status(parents.into_values().collect()));
+        statuses.push(written.status(parents));
         placed.extend(of_gateways.or(of_calls).map(|rules| PlacedRoute { in_force, ..rules.placed }));
     }
     statuses.extend(documents.gateway_api.iter().filter_map(|placed| without_effect(placed, doubts)));
@@ -185,7 +199,7 @@ impl<'a> WrittenRoute<'a> {
         let root = self.placed.scope(&found);
         let spec = root.field("spec");
         let list = spec.field("rules");
-        let (mut rules, mut places, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut rules, mut numbers, mut places, mut dropped) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let count = match self.rules {
             WrittenRules::Http(rules) => rules.len(),
             WrittenRules::Grpc(rules) => rules.len(),
@@ -202,6 +216,7 @@ impl<'a> WrittenRoute<'a> {
             match wrong.first() {
                 None => {
                     rules.push(rule);
+                    numbers.push(index);
                     places.push(place.here());
                 }
                 Some(first) => {
@@ -209,10 +224,7 @@ impl<'a> WrittenRoute<'a> {
                     references.unresolved.borrow_mut().truncate(unresolved_before);
                 }
             }
-            doubts.borrow_mut().extend(wrong.into_iter().map(|problem| Problem {
-                message: format!("the rule is not in force: {}", problem.message),
-                ..problem
-            }));
+            doubts.borrow_mut().extend(wrong.into_iter().map(not_in_force));
         }
         let (unresolved, secured) = (references.unresolved.into_inner(), references.secured.into_inner());
         doubts.borrow_mut().extend(unresolved.iter().map(|BadReference { problem, .. }| Problem {
@@ -223,52 +235,11 @@ impl<'a> WrittenRoute<'a> {
         let route = HttpRoute { name, kind: self.kind, precedence: Precedence::MostSpecific, rules };
         RuleSet {
             placed: PlacedRoute { route, rules: places, origin: self.placed.origin, in_force: false },
+            numbers,
             dropped,
             unresolved,
             secured,
         }
-    }
-
-    /// Attaches it to those of its parents that are wanted: Gateways, and functions whose calls follow
-    /// it. Adds its status at each, and returns whether it is in force at any.
-    fn attach(
-        &self,
-        [of_gateways, of_calls]: &[Option<RuleSet>; 2],
-        is_wanted: &dyn Fn(&ParentReference) -> bool,
-        statuses: &mut BTreeMap<usize, ParentStatus>,
-        parents: &mut Parents<'a>,
-        (claims, problems, doubts): (&mut Claims<'a>, &RefCell<Vec<Problem>>, &RefCell<Vec<Problem>>),
-    ) -> bool {
-        let root = self.placed.scope(problems);
-        let spec = root.field("spec");
-        let list = spec.field("parentRefs");
-        let mut in_force = false;
-        for (index, parent) in self.parents.iter().enumerate().filter(|(_, parent)| is_wanted(parent)) {
-            let place = list.element(index);
-            let Some(rules) = (if parent.group == GROUP { of_gateways } else { of_calls }) else { continue };
-            let outcome = match rules.placed.route.rules.is_empty() && !rules.dropped.is_empty() {
-                true => Some(Err(rules.invalid())),
-                false => parents.attach(self, &rules.placed.route, parent, (&spec, &place), claims, doubts),
-            };
-            let Some(outcome) = outcome else { continue };
-            let accepted = match outcome {
-                Ok(is_in_force) => {
-                    in_force |= is_in_force;
-                    Condition::holds("Accepted", "Accepted")
-                }
-                Err(condition) => {
-                    if !rules.placed.route.rules.is_empty() || rules.dropped.is_empty() {
-                        place.doubt(doubts, format!("the route is not attached: {}", condition.message), "");
-                    }
-                    condition
-                }
-            };
-            let partly = (accepted.status && !rules.dropped.is_empty()).then(|| rules.partly());
-            let conditions = [accepted, rules.resolved()].into_iter().chain(partly).collect();
-            let parent_ref = parents::name(parent, self.namespace);
-            statuses.insert(index, ParentStatus { parent_ref, controller_name: CONTROLLER, conditions });
-        }
-        in_force
     }
 
     /// Reports a route without parents.
@@ -299,7 +270,85 @@ impl<'a> WrittenRoute<'a> {
     }
 }
 
+impl<'a> CompiledRoute<'a> {
+    /// Attaches it to those of its parents that are wanted: Gateways, and functions whose calls follow
+    /// it.
+    fn attach(
+        &mut self,
+        is_wanted: &dyn Fn(&ParentReference) -> bool,
+        parents: &mut Parents<'a>,
+        (claims, problems, doubts): (&mut Claims<'a>, &RefCell<Vec<Problem>>, &RefCell<Vec<Problem>>),
+    ) {
+        let root = self.written.placed.scope(problems);
+        let spec = root.field("spec");
+        let list = spec.field("parentRefs");
+        for (index, parent) in self.written.parents.iter().enumerate().filter(|(_, parent)| is_wanted(parent)) {
+            let place = list.element(index);
+            let Some(rules) = self.rules_at(parent) else { continue };
+            let outcome = match rules.is_invalid() {
+                true => Some(Ok(false)),
+                false => {
+                    let route = &rules.placed.route;
+                    parents.attach(&self.written, route, parent, (&spec, &place), claims, doubts)
+                }
+            };
+            if let Some(Err(condition)) = &outcome {
+                place.doubt(doubts, format!("the route is not attached: {}", condition.message), "");
+            }
+            self.outcomes.extend(outcome.map(|outcome| (index, outcome)));
+        }
+    }
+
+    fn rules_at(&self, parent: &ParentReference) -> Option<&RuleSet> {
+        if parent.group == GROUP { self.of_gateways.as_ref() } else { self.of_calls.as_ref() }
+    }
+
+    /// Its status at each parent, and whether it is in force at any.
+    fn parents(&self) -> (Vec<ParentStatus>, bool) {
+        let (mut statuses, mut in_force) = (Vec::new(), false);
+        for (index, outcome) in &self.outcomes {
+            let parent = &self.written.parents[*index];
+            let Some(rules) = self.rules_at(parent) else { continue };
+            let accepted = match outcome {
+                _ if rules.is_invalid() => rules.invalid(),
+                Ok(is_in_force) => {
+                    in_force |= is_in_force;
+                    Condition::holds("Accepted", "Accepted")
+                }
+                Err(condition) => condition.clone(),
+            };
+            let partly = (accepted.status && !rules.dropped.is_empty()).then(|| rules.partly());
+            let conditions = [accepted, rules.resolved()].into_iter().chain(partly).collect();
+            let parent_ref = parents::name(parent, self.written.namespace);
+            statuses.push(ParentStatus { parent_ref, controller_name: CONTROLLER, conditions });
+        }
+        (statuses, in_force)
+    }
+}
+
+/// The problem of a rule that is dropped.
+fn not_in_force(problem: Problem) -> Problem {
+    Problem { message: format!("the rule is not in force: {}", problem.message), ..problem }
+}
+
 impl RuleSet {
+    /// Whether it has rules, and none can be in force.
+    fn is_invalid(&self) -> bool {
+        self.placed.route.rules.is_empty() && !self.dropped.is_empty()
+    }
+
+    /// Drops rules that are too much, and reports them. `excess`: their places and the reasons.
+    fn drop(&mut self, excess: &BTreeMap<usize, String>, doubts: &RefCell<Vec<Problem>>) {
+        for (at, reason) in excess.iter().rev() {
+            self.placed.route.rules.remove(*at);
+            let fix = "use fewer regular expressions with `.*` in the middle at one host".to_owned();
+            let problem = Problem { message: reason.clone(), fix, ..self.placed.rules.remove(*at) };
+            doubts.borrow_mut().push(not_in_force(problem));
+            self.dropped.push((self.numbers.remove(*at), reason.clone()));
+        }
+        self.dropped.sort();
+    }
+
     /// The condition of a route without a rule that can be in force.
     fn invalid(&self) -> Condition {
         Condition::fails("Accepted", "UnsupportedValue", self.reasons("Rule"))

@@ -225,11 +225,17 @@ impl<'a> Parents<'a> {
         Ok(true)
     }
 
-    /// The listeners that gateways serve, and the status of all.
-    pub(super) fn listeners(&mut self) -> (Vec<RouteListener>, Vec<GatewayStatus>) {
+    /// The listeners that gateways serve.
+    pub(super) fn served(&self) -> Vec<RouteListener> {
         let all = self.gateways.listeners.values().flatten().filter(|listener| listener.programmed);
         let mut listeners: Vec<RouteListener> = all.map(|listener| listener.model.clone()).collect();
         listeners.sort_by(|one, other| one.name.cmp(&other.name));
+        listeners
+    }
+
+    /// The listeners that gateways serve, and the status of all.
+    pub(super) fn listeners(&mut self) -> (Vec<RouteListener>, Vec<GatewayStatus>) {
+        let listeners = self.served();
         let mut gateways = std::mem::take(&mut self.gateways.statuses);
         for GatewayStatus { namespace, name, listeners, .. } in &mut gateways {
             for listener in listeners {

@@ -5,7 +5,7 @@ use crate::host;
 use crate::problem::Scope;
 use leno_model::{FieldMatch, PathChange, PathPattern, RouteMatch, ValuePattern};
 use leno_policy::path::normalise;
-use leno_routing::check_regex;
+use leno_routing::{check_path, check_regex};
 use std::borrow::Cow;
 
 /// Longest regular expression, in bytes.
@@ -23,15 +23,28 @@ pub(super) fn any() -> RouteMatch {
 
 /// A path that requests have to be at.
 pub(super) fn exact(scope: &Scope<'_>, path: &str) -> Option<PathPattern> {
-    normal(scope, path).map(|path| PathPattern::Exact(path.into_owned()))
+    let path = normal(scope, path)?;
+    checked(scope, PathPattern::Exact(path.into_owned()))
 }
 
 /// A path that requests have to be at or below.
 pub(super) fn prefix(scope: &Scope<'_>, path: &str) -> Option<PathPattern> {
     match path.trim_end_matches('/') {
         "" => Some(PathPattern::Prefix(String::new())),
-        path => normal(scope, path).map(|path| PathPattern::Prefix(path.into_owned())),
+        path => {
+            let path = normal(scope, path)?;
+            checked(scope, PathPattern::Prefix(path.into_owned()))
+        }
     }
+}
+
+/// A path that the tables of nodes take.
+fn checked(scope: &Scope<'_>, path: PathPattern) -> Option<PathPattern> {
+    let fix = match path {
+        PathPattern::Regex(_) => "write simpler expressions, of service and method too",
+        _ => "expected a path that begins with `/`",
+    };
+    check_path(&path).inspect_err(|reason| scope.problem(reason, fix)).is_ok().then_some(path)
 }
 
 fn normal<'p>(scope: &Scope<'_>, path: &'p str) -> Option<Cow<'p, str>> {
@@ -63,13 +76,14 @@ pub(super) fn path_regex(scope: &Scope<'_>, pattern: &str) -> Option<PathPattern
 }
 
 /// The path of a gRPC method. Without a service or a method: of any.
-pub(super) fn grpc(service: Option<&str>, method: Option<&str>) -> PathPattern {
-    match (service, method) {
+pub(super) fn grpc(scope: &Scope<'_>, service: Option<&str>, method: Option<&str>) -> Option<PathPattern> {
+    let path = match (service, method) {
         (Some(service), Some(method)) => PathPattern::Exact(format!("/{service}/{method}")),
         (Some(service), None) => PathPattern::Prefix(format!("/{service}")),
         (None, Some(method)) => PathPattern::Regex(format!("/[^/]+/{}", regex_syntax::escape(method))),
         (None, None) => PathPattern::Prefix(String::new()),
-    }
+    };
+    checked(scope, path)
 }
 
 /// The same for regular expressions of services and methods.
@@ -80,12 +94,7 @@ pub(super) fn grpc_regex(scope: &Scope<'_>, service: Option<&str>, method: Optio
         None => Some("[^/]+".to_owned()),
     };
     let (service, method) = (part("service", service), part("method", method));
-    let both = format!("/{}/{}", service?, method?);
-    if let Err(reason) = check_regex(&both) {
-        scope.problem(reason, "write simpler expressions of service and method");
-        return None;
-    }
-    Some(PathPattern::Regex(both))
+    checked(scope, PathPattern::Regex(format!("/{}/{}", service?, method?)))
 }
 
 /// Header fields. Of several elements with one name, the first one counts.

@@ -128,18 +128,13 @@ fn http_match(scope: &Scope<'_>, written: &HTTPRouteMatch) -> Option<RouteMatch>
 }
 
 fn grpc_match(scope: &Scope<'_>, written: &GRPCRouteMatch) -> Option<RouteMatch> {
-    let text = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-    let path = match &written.method {
-        None => Some(patterns::grpc(None, None)),
-        Some(method) => {
-            let (service, name) = (text(&method.service), text(&method.method));
-            match method.r#type {
-                GRPCMethodMatchType::Exact => Some(patterns::grpc(service.as_deref(), name.as_deref())),
-                GRPCMethodMatchType::RegularExpression => {
-                    patterns::grpc_regex(&scope.field("method"), service.as_deref(), name.as_deref())
-                }
-            }
-        }
+    let place = scope.field("method");
+    let method = written.method.as_ref();
+    let name = method.and_then(|method| method.method.as_deref()).filter(|name| !name.is_empty());
+    let service = method.and_then(|method| method.service.as_deref()).filter(|service| !service.is_empty());
+    let path = match method.map(|method| method.r#type) {
+        None | Some(GRPCMethodMatchType::Exact) => patterns::grpc(&place, service, name),
+        Some(GRPCMethodMatchType::RegularExpression) => patterns::grpc_regex(&place, service, name),
     };
     let headers = written
         .headers

@@ -1,12 +1,12 @@
 //! Routes of Gateway documents: listeners, and the rules of each host.
 
-use super::rules::{self, MatchedRule, Rule, Rules};
-use super::{Exposed, Routes, normal, suffix_key};
+use super::rules::{self, MatchedRule, Rules};
+use super::{Exposed, Routes};
 use crate::state::function::FunctionEntry;
 use leno_model::{GatewayRoutes, RouteListener};
 use leno_policy::host::of_authority;
-use leno_routing::{BadPattern, RequestParts};
-use std::collections::{BTreeSet, HashMap};
+use leno_routing::{BadPattern, GatewaySite, RequestParts, gateway_tables, host_pattern};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub struct OpenedListener {
 #[derive(Debug)]
 struct Listener {
     port: u16,
-    /// In the form in which hosts are compared; empty: all hosts.
+    /// A host, or a suffix with its leading dot; empty: all hosts.
     host: Box<str>,
     exact: HashMap<String, Rules>,
     /// By suffix, including its leading dot.
@@ -78,41 +78,26 @@ impl GatewayTables {
     /// A pattern cannot be used.
     pub fn new(routes: &GatewayRoutes) -> Result<Self, BadPattern> {
         let mut listeners: Vec<Listener> = Vec::new();
-        let mut places: HashMap<&str, usize> = HashMap::new();
-        for listener in &routes.listeners {
-            let host = listener.host.as_deref().map(pattern).unwrap_or_default();
+        let mut places: HashMap<(u16, String), usize> = HashMap::new();
+        for RouteListener { port, host, certificates, .. } in &routes.listeners {
+            let host = host_pattern(host.as_deref().unwrap_or("*"));
             // Listeners with the same port and host serve the same requests.
-            let known = listeners.iter().position(|other| (other.port, &*other.host) == (listener.port, &*host));
-            let place = known.unwrap_or(listeners.len());
-            places.insert(&listener.name, place);
-            if known.is_none() {
-                listeners.push(Listener::new(listener.port, host));
-            }
-            listeners[place].certificates.extend(listener.certificates.iter().map(|secret| secret.as_str().into()));
+            let place = *places.entry((*port, host)).or_insert_with_key(|(port, host)| {
+                listeners.push(Listener::new(*port, host));
+                listeners.len() - 1
+            });
+            listeners[place].certificates.extend(certificates.iter().map(|secret| secret.as_str().into()));
         }
-        let mut hosts: HashMap<(usize, &str), Vec<Arc<Rule>>> = HashMap::new();
-        let mut longest = Duration::ZERO;
-        for attached in &routes.routes {
-            let rules = rules::rules(&attached.route);
-            longest = rules.iter().filter_map(|rule| rule.longest()).fold(longest, Duration::max);
-            let mut at = BTreeSet::new();
-            for attachment in &attached.attachments {
-                let place = places.get(attachment.listener.as_str());
-                at.extend(
-                    place.into_iter().flat_map(|place| attachment.hosts.iter().map(|host| (*place, host.as_str()))),
-                );
-            }
-            for place in at {
-                hosts.entry(place).or_default().extend(rules.iter().cloned());
-            }
-        }
-        for ((at, host), rules) in hosts {
-            let rules = Rules::new(&rules)?;
-            let Some(listener) = listeners.get_mut(at) else { continue };
+        let rules: Vec<_> = routes.routes.iter().map(|attached| rules::rules(&attached.route)).collect();
+        let longest = rules.iter().flatten().filter_map(|rule| rule.longest()).fold(Duration::ZERO, Duration::max);
+        for (GatewaySite { port, listener, host }, of_site) in gateway_tables(routes) {
+            let rules = Rules::new(of_site.into_iter().flat_map(|route| &rules[route]))?;
+            let listener = places.get(&(port, listener)).and_then(|place| listeners.get_mut(*place));
+            let Some(listener) = listener else { continue };
             match host.strip_prefix('*') {
                 Some("") => listener.any = Some(rules),
-                Some(suffix) => drop(listener.suffixes.insert(suffix_key(suffix), rules)),
-                None => drop(listener.exact.insert(normal(host), rules)),
+                Some(suffix) => drop(listener.suffixes.insert(suffix.to_owned(), rules)),
+                None => drop(listener.exact.insert(host, rules)),
             }
         }
         let opened = routes.listeners.iter().filter(|listener| listener.opened);
@@ -233,9 +218,10 @@ fn at_host<'r>(
 }
 
 impl Listener {
-    fn new(port: u16, host: String) -> Self {
+    fn new(port: u16, host: &str) -> Self {
+        let host = host.trim_start_matches('*').into();
         let (exact, suffixes, any, certificates) = Default::default();
-        Self { port, host: host.into(), exact, suffixes, any, certificates }
+        Self { port, host, exact, suffixes, any, certificates }
     }
 
     fn serves(&self, host: &str) -> bool {
@@ -250,9 +236,4 @@ impl Listener {
     fn precision(&self) -> (bool, usize) {
         (!self.host.starts_with('.') && !self.host.is_empty(), self.host.len())
     }
-}
-
-/// The form in which a listener's host is compared.
-fn pattern(host: &str) -> String {
-    host.strip_prefix('*').map_or_else(|| normal(host), suffix_key)
 }
