@@ -1,6 +1,7 @@
 //! The configuration of one function, job or External, as the control plane delivers it to nodes.
 
 mod delivery;
+mod shared;
 
 use crate::authorizer::Authorizer;
 use crate::bounds::NamespaceBounds;
@@ -16,6 +17,7 @@ use leno_policy::spec::{Cidr, KeyId, ProgramSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The configuration of one function's sidecars and its supervisor.
@@ -216,6 +218,7 @@ pub struct Callee {
     /// Addresses that callers can use instead of a name, for an External.
     pub addresses: Vec<Cidr>,
     /// Routes for the caller's requests to it, sorted by name. Requests to a port without any go to
-    /// the callee.
-    pub routes: Vec<CallRoute>,
+    /// the callee. Callers on a node share those that are the same.
+    #[serde(with = "shared")]
+    pub routes: Arc<[CallRoute]>,
 }

@@ -8,7 +8,7 @@ use leno_model::{FunctionConfig, FunctionId, GatewayRoutes, Isolation, ModuleHas
 use leno_policy::spec::Direction;
 use leno_proxy::extension::Extension;
 use leno_proxy::modules::Modules;
-use leno_proxy::{ComponentSecrets, FunctionEntry, GatewayTables, Node};
+use leno_proxy::{CallTables, ComponentSecrets, FunctionEntry, GatewayTables, Node};
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
@@ -22,6 +22,8 @@ pub(crate) struct Loader {
     pub engines: Arc<Engines>,
     /// Compiled modules of extensions and components.
     pub modules: Arc<Modules>,
+    /// Tables of routes for calls, which functions share.
+    pub call_tables: Arc<CallTables>,
     pub node: Arc<Node>,
     pub kernel: Arc<KernelParts>,
     /// The stored secrets that the control plane has delivered.
@@ -165,7 +167,7 @@ impl Loader {
         }
         self.kernel.prepare(&config);
         let engine = self.engines.choose(config.engine, engine)?;
-        let entry = FunctionEntry::load_with(engine, &self.modules, config, secrets);
+        let entry = FunctionEntry::load_with(engine, &self.modules, &self.call_tables, config, secrets);
         entry.count_in(&self.node.revision_stats);
         entry.share_in(&self.node.telemetry.namespaces);
         for program in [&entry.inbound, &entry.outbound] {

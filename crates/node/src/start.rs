@@ -197,7 +197,14 @@ pub async fn start(
     let reconciler = Reconciler {
         agent,
         node: node.clone(),
-        loader: Loader { engines: engines.clone(), modules, node: node.clone(), kernel, secrets },
+        loader: Loader {
+            engines: engines.clone(),
+            modules,
+            call_tables: Default::default(),
+            node: node.clone(),
+            kernel,
+            secrets,
+        },
         supervisor: supervisor.clone(),
         hosted,
         images: images.clone(),

@@ -38,6 +38,7 @@ pub use state::function::{FunctionEntry, ProgramError};
 pub use state::machines::Machines;
 pub use state::node::Node;
 pub use state::removed_functions::RemovedFunctions;
+pub use state::routes::calls::CallTables;
 pub use state::routes::gateway::{GatewayTables, OpenedListener};
 pub use state::snapshot::{Change as SnapshotChange, NodeSnapshot};
 pub use state::{

@@ -58,7 +58,7 @@ pub(super) fn command() -> FunctionConfig {
             hosts: vec!["stock".to_owned(), "stock.shop".to_owned()],
             ports: ports(),
             addresses: vec![block("192.0.2.0", 24)],
-            routes: Vec::new(),
+            routes: Default::default(),
         }],
         concurrency: 100,
         queue: 1000,

@@ -13,10 +13,9 @@ use std::time::Duration;
 /// A function to which a route leads, and whose calls follow routes.
 pub(super) fn routed() -> FunctionConfig {
     let mut config = FunctionConfig { is_routed: true, ..configs::command() };
-    config
-        .callees
-        .iter_mut()
-        .for_each(|callee| callee.routes = vec![call_route(http_route(), None), call_route(grpc_route(), Some(8080))]);
+    config.callees.iter_mut().for_each(|callee| {
+        callee.routes = [call_route(http_route(), None), call_route(grpc_route(), Some(8080))].into()
+    });
     config
 }
 

@@ -7,7 +7,7 @@ use super::egress::{self, EgressSecrets, EgressTarget};
 use super::extension::Extension;
 use super::modules::Modules;
 use super::revisions::Revisions;
-use super::routes::calls::CallRoutes;
+use super::routes::calls::{CallRoutes, CallTables};
 use super::routes::faults::Faults;
 use super::signature::PreparedKeys;
 use leno_model::egress::wildcard;
@@ -92,13 +92,21 @@ impl FunctionEntry {
     /// Loads both programs. This takes a millisecond or so, and does not belong on a worker thread.
     /// A program that does not load keeps the error, and denies every request.
     pub fn load(engine: &Engine, config: FunctionConfig) -> Self {
-        Self::load_with(engine, &Modules::default(), config, &ComponentSecrets::default())
+        let (modules, tables, secrets) = Default::default();
+        Self::load_with(engine, &modules, &tables, config, &secrets)
     }
 
-    /// Like [`FunctionEntry::load`], with modules for extensions and components. An extension whose
-    /// module is missing or does not start keeps the error, and so does a component that cannot
-    /// run.
-    pub fn load_with(engine: &Engine, modules: &Modules, config: FunctionConfig, secrets: &ComponentSecrets) -> Self {
+    /// Like [`FunctionEntry::load`], with modules for extensions and components, and the tables that
+    /// callers share. An extension whose module is missing or does not start keeps the error, and so
+    /// does a component that cannot run.
+    pub fn load_with(
+        engine: &Engine,
+        modules: &Modules,
+        tables: &CallTables,
+        mut config: FunctionConfig,
+        secrets: &ComponentSecrets,
+    ) -> Self {
+        let call_routes = CallRoutes::new(&mut config.callees, tables);
         let (name, share): (Arc<str>, _) = (config.id.to_string().into(), Share::default());
         let hosts = |(index, callee): (usize, &leno_model::Callee)| {
             callee.hosts.iter().map(move |host| (host.clone(), index)).collect::<Vec<_>>()
@@ -120,7 +128,7 @@ impl FunctionEntry {
             revisions: Revisions::new(&config, |run| component::load(modules, (&name, &share), run, secrets)),
             callees: config.callees.iter().enumerate().flat_map(hosts).collect(),
             networks: networks(&config.callees),
-            call_routes: CallRoutes::new(&config.callees),
+            call_routes,
             faults: Faults::new(&name, &config.faults),
             external: match &config.run {
                 leno_model::Run::Egress(egress) => {

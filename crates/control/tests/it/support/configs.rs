@@ -110,7 +110,7 @@ fn callee(name: &str) -> Callee {
         hosts: vec![function(name).name],
         ports: Vec::new(),
         addresses: Vec::new(),
-        routes: Vec::new(),
+        routes: Default::default(),
     }
 }
 

@@ -26,7 +26,7 @@ async fn functions() -> Builder {
 /// Has the caller's calls to `stock` follow these routes.
 fn follows(mesh: &Mesh, routes: &[HttpRoute]) {
     let calls: Vec<_> = routes.iter().map(|route| CallRoute { route: route.clone(), port: None }).collect();
-    mesh.change(&["caller"], |config| config.callees[0].routes = calls.clone());
+    mesh.change(&["caller"], |config| config.callees[0].routes = calls.clone().into());
 }
 
 async fn call(mesh: &Mesh, request: http::request::Builder, host: &str) -> Answer {
@@ -137,10 +137,10 @@ async fn a_route_for_one_port_is_not_for_others() {
             assert_eq!(function(&reply), expected, "{host}");
         }
     };
-    mesh.change(&["caller"], |config| config.callees[0].routes = vec![port(Some(80), "shop/a", "spare")]);
+    mesh.change(&["caller"], |config| config.callees[0].routes = [port(Some(80), "shop/a", "spare")].into());
     asks(["spare", "spare", "stock"]).await;
     mesh.change(&["caller"], |config| {
-        config.callees[0].routes = vec![port(None, "shop/a", "spare"), port(Some(8080), "depot/b", "stock")];
+        config.callees[0].routes = [port(None, "shop/a", "spare"), port(Some(8080), "depot/b", "stock")].into();
     });
     asks(["spare", "spare", "stock"]).await;
 }

@@ -154,7 +154,7 @@ async fn copies_of_calls_go_to_callees_only_and_to_other_nodes_too() {
             filtered(to(below(path), "stock"), vec![rewrite(None, full("/new")), mirror(name, 1)])
         };
         let route = route("shop/copies", vec![copied("/a", "copy"), copied("/b", "other")]);
-        config.callees[0].routes = vec![CallRoute { route, port: None }];
+        config.callees[0].routes = [CallRoute { route, port: None }].into();
     });
     let call = async |path: &str| {
         let request = Request::builder().method(Method::GET).uri(format!("http://stock{path}")).header("host", "stock");

@@ -5,11 +5,14 @@ use crate::mesh::{Builder, Mesh, id, retry};
 use crate::upstream::{self, Answer, Upstream, connect_http1, echo, empty, full};
 use http::{Method, Request, Response};
 use leno_model::revision::{Revision, Split, Target};
-use leno_model::{AppProtocol, BackendTarget, FunctionConfig, Precedence, RouteRetry, RouteRule, RouteTimeouts};
+use leno_model::{
+    AppProtocol, BackendTarget, FunctionConfig, HttpRoute, Precedence, RouteRetry, RouteRule, RouteTimeouts,
+};
 use leno_policy::spec::RetryOn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 /// A gateway before a function on its node, and one before a function on another node.
 struct Both {
@@ -31,21 +34,35 @@ impl Both {
     }
 
     fn attach(&self, rules: &[RouteRule], precedence: Precedence) {
-        self.attach_route("shop/terms", rules, precedence);
+        self.attach_all(&[HttpRoute { precedence, ..route("shop/terms", rules.to_vec()) }]);
     }
 
-    fn attach_route(&self, name: &str, rules: &[RouteRule], precedence: Precedence) {
-        for mesh in [&self.near, &self.far] {
-            let mut all = route(name, rules.to_vec());
-            all.precedence = precedence;
-            attach(mesh, &[("*", all)]);
-        }
+    fn attach_all(&self, routes: &[HttpRoute]) {
+        let all: Vec<_> = routes.iter().map(|route| ("*", route.clone())).collect();
+        [&self.near, &self.far].into_iter().for_each(|mesh| attach(mesh, &all));
     }
 }
 
 async fn ask(mesh: &Mesh, method: Method, path: &str) -> Answer {
     let request = Request::builder().method(method).uri(path).header("host", "a");
     connect_http1(mesh.gateway()).await.send(request.body(empty()).unwrap()).await
+}
+
+/// Sends requests to all these paths of both gateways at once: most of them wait for a time limit.
+async fn assert_statuses(both: &Both, expected: &[(String, u16)]) {
+    let mut asked = JoinSet::new();
+    for (gateway, mesh) in [("near", &both.near), ("far", &both.far)] {
+        for (path, status) in expected.iter().cloned() {
+            let (address, request) = (mesh.gateway(), Request::get(&path).header("host", "a"));
+            asked.spawn(async move {
+                let reply = connect_http1(address).await.send(request.body(empty()).unwrap()).await;
+                assert_eq!(reply.status, status, "{gateway} {path}: {}", reply.text);
+            });
+        }
+    }
+    while let Some(done) = asked.join_next().await {
+        done.unwrap();
+    }
 }
 
 fn timed(path: &str, request: Option<u64>, attempt: Option<u64>) -> RouteRule {
@@ -56,13 +73,13 @@ fn timed(path: &str, request: Option<u64>, attempt: Option<u64>) -> RouteRule {
     RouteRule { timeouts, ..to(below(path), "web") }
 }
 
-/// Answers after a second, or never.
-async fn slow() -> Upstream {
-    upstream::http1(|request| async move {
+/// Answers after this time, or never.
+async fn slow(delay: Duration) -> Upstream {
+    upstream::http1(move |request| async move {
         if request.uri().path().ends_with("never") {
             std::future::pending::<()>().await;
         }
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        tokio::time::sleep(delay).await;
         Response::new(full("late"))
     })
     .await
@@ -70,32 +87,30 @@ async fn slow() -> Upstream {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_route_of_another_namespace_only_shortens_a_time_limit() {
-    let upstream = slow().await;
-    let both = Both::new(&upstream, |web| web.plan("web", |target| target.timeout_ms = 2_500));
-    let rules = [
-        timed("/none/never", Some(0), None),
-        timed("/longer/never", Some(60_000), None),
-        timed("/shorter/never", Some(50), None),
-        timed("/within", Some(60_000), None),
-    ];
-    for precedence in [Precedence::MostSpecific, Precedence::First] {
-        both.attach_route("other/terms", &rules, precedence);
-        for mesh in [&both.near, &both.far] {
-            for (path, status) in
-                [("/none/never", 504), ("/longer/never", 504), ("/shorter/never", 504), ("/within", 200)]
-            {
-                let reply = ask(mesh, Method::GET, path).await;
-                assert_eq!(reply.status, status, "{path}: {}", reply.text);
-            }
-        }
-    }
+    let upstream = slow(Duration::ZERO).await;
+    let both = Both::new(&upstream, |web| web.plan("web", |target| target.timeout_ms = 1_500));
+    let orders = [("/specific", Precedence::MostSpecific), ("/ordered", Precedence::First)];
+    let routes = orders.map(|(below, precedence)| {
+        let rules = [
+            timed(&format!("{below}/none/never"), Some(0), None),
+            timed(&format!("{below}/longer/never"), Some(60_000), None),
+            timed(&format!("{below}/shorter/never"), Some(50), None),
+            timed(&format!("{below}/within"), Some(60_000), None),
+        ];
+        HttpRoute { precedence, ..route(&format!("other{below}"), rules.to_vec()) }
+    });
+    both.attach_all(&routes);
+    let expected = [("/none/never", 504), ("/longer/never", 504), ("/shorter/never", 504), ("/within", 200)];
+    let expected =
+        orders.iter().flat_map(|(below, _)| expected.map(|(path, status)| (format!("{below}{path}"), status)));
+    assert_statuses(&both, &expected.collect::<Vec<_>>()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn time_limits_of_a_rule_replace_those_of_the_policies() {
-    let upstream = slow().await;
+    let upstream = slow(Duration::from_secs(1)).await;
     let both = Both::new(&upstream, |web| web.plan("web", |target| target.timeout_ms = 300));
-    let rules = [
+    let rules = vec![
         timed("/policies", None, None),
         timed("/none", Some(0), None),
         timed("/longer", Some(20_000), None),
@@ -103,24 +118,22 @@ async fn time_limits_of_a_rule_replace_those_of_the_policies() {
         timed("/attempt", Some(20_000), Some(50)),
         timed("/none-each", Some(0), Some(0)),
     ];
-    both.attach(&rules, Precedence::MostSpecific);
-    for mesh in [&both.near, &both.far] {
-        for (path, status) in [
-            ("/policies", 504),
-            ("/none", 200),
-            ("/longer", 200),
-            ("/shorter/never", 504),
-            ("/attempt/never", 504),
-            ("/none-each", 200),
-        ] {
-            let reply = ask(mesh, Method::GET, path).await;
-            assert_eq!(reply.status, status, "{path}: {}", reply.text);
-        }
-    }
-    both.attach(&rules[..1], Precedence::First);
-    for mesh in [&both.near, &both.far] {
-        assert_eq!(ask(mesh, Method::GET, "/policies").await.status, 200, "an ordered route has no default limit");
-    }
+    // An ordered route has no default limit.
+    let ordered = vec![timed("/ordered", None, None)];
+    both.attach_all(&[
+        route("shop/terms", rules),
+        HttpRoute { precedence: Precedence::First, ..route("shop/ordered", ordered) },
+    ]);
+    let expected = [
+        ("/policies", 504),
+        ("/none", 200),
+        ("/longer", 200),
+        ("/shorter/never", 504),
+        ("/attempt/never", 504),
+        ("/none-each", 200),
+        ("/ordered", 200),
+    ];
+    assert_statuses(&both, &expected.map(|(path, status)| (path.to_owned(), status))).await;
 }
 
 /// Refuses the first requests, and counts them.
