@@ -64,6 +64,16 @@ pub(crate) struct CaseResult {
     pub answer: Option<Vec<HeaderEdit>>,
 }
 
+impl CaseResult {
+    /// Whether it is the same but for the form of the path: a route leaves a normal one.
+    pub(crate) fn is_alike(&self, other: &Self) -> bool {
+        let without_path = |Self { decision, .. }: &Self| Decision { path: None, ..decision.clone() };
+        without_path(self) == without_path(other)
+            && self.response_edits == other.response_edits
+            && (&self.trace, &self.plan, &self.answer) == (&other.trace, &other.plan, &other.answer)
+    }
+}
+
 impl Programs {
     /// Compiles the documents as `leno` does, and loads the resulting programs.
     pub(crate) fn load(group: &Group, keys: &Keys, engines: &[Engine]) -> anyhow::Result<Self> {
