@@ -7,6 +7,7 @@ mod client;
 mod documents;
 mod expectation;
 mod mesh;
+mod record;
 mod table;
 
 use client::{Client, Reply, SentRequest};
@@ -15,7 +16,7 @@ use mesh::Running;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::{Duration, Instant};
-use table::{Case, GatewayPorts, Gets, Group, Protocol};
+use table::{Case, Gets, Group, Protocol};
 
 /// The least number of cases.
 const FEWEST: usize = 300;
@@ -53,9 +54,9 @@ impl Attempt<'_> {
         }
     }
 
-    async fn send(&self, client: &mut Client, ports: GatewayPorts) -> anyhow::Result<Vec<String>> {
+    async fn send(&self, client: &mut Client, running: &mut Running) -> anyhow::Result<Vec<String>> {
         let case = self.case;
-        let gets = &case.gets.as_ref().expect("a case with a request").at(ports);
+        let gets = &case.gets.as_ref().expect("a case with a request").at(running.ports());
         let (method, target) = case.request.split_once(' ').expect("a method and a target");
         let default = self.host();
         let (scheme, rest) = target.split_once("://").unwrap_or(("http", target));
@@ -85,6 +86,9 @@ impl Attempt<'_> {
             shares => expectation::shares(shares, &replies),
         };
         found.extend(self.unseen(client, gets).await?);
+        if let (false, Some(reply)) = (gets.records.is_empty(), replies.first()) {
+            found.extend(record::differences(self, gets, &sent, reply, running));
+        }
         Ok(found)
     }
 
@@ -110,7 +114,7 @@ impl Attempt<'_> {
 }
 
 /// Sends the requests of all groups through a mesh, one after another. Returns the failures.
-async fn run(running: &Running, groups: &[&Group], ways: &[Way]) -> Vec<String> {
+async fn run(running: &mut Running, groups: &[&Group], ways: &[Way]) -> Vec<String> {
     let mut client = Client::new(running);
     for (way, name) in [(Way::Gateway, "example"), (Way::Call, "test")] {
         let host = format!("{READY}.{name}");
@@ -156,10 +160,8 @@ async fn run(running: &Running, groups: &[&Group], ways: &[Way]) -> Vec<String> 
                     let what = if *way == Way::Call { "call" } else { "gateway" };
                     let id = format!("{}-{index}-{what}-{protocol:?}", group.name);
                     let attempt = Attempt { way: *way, group, case, protocol: *protocol, id };
-                    let found = attempt
-                        .send(&mut client, running.ports())
-                        .await
-                        .unwrap_or_else(|error| vec![format!("{error:#}")]);
+                    let found = attempt.send(&mut client, running).await;
+                    let found = found.unwrap_or_else(|error| vec![format!("{error:#}")]);
                     let place = format!("{}: {}: {}", group.file, group.about, case.name);
                     let place = format!("{place} ({}, {what}, {protocol:?})", running.name);
                     failures.extend(found.iter().map(|difference| format!("{place}: {difference}")));
@@ -187,16 +189,16 @@ fn shared(groups: &[Group]) -> Vec<&Group> {
 fn requests_follow_routes_in_one_process() {
     let groups = table::groups();
     let shared = shared(&groups);
-    let running = Running::one(&shared, "");
-    assert_none(&block_on(run(&running, &shared, &[Way::Gateway, Way::Call])));
+    let mut running = Running::one(&shared, "");
+    assert_none(&block_on(run(&mut running, &shared, &[Way::Gateway, Way::Call])));
 }
 
 #[test]
 fn requests_follow_routes_between_nodes() {
     let groups = table::groups();
     let shared = shared(&groups);
-    let running = Running::nodes(&shared);
-    assert_none(&block_on(run(&running, &shared, &[Way::Gateway, Way::Call])));
+    let mut running = Running::nodes(&shared);
+    assert_none(&block_on(run(&mut running, &shared, &[Way::Gateway, Way::Call])));
 }
 
 #[test]
@@ -204,8 +206,8 @@ fn requests_follow_routes_of_gateways_with_other_listeners() {
     let groups = table::groups();
     let mut failures = Vec::new();
     for group in groups.iter().filter(|group| group.mesh.is_some() && group.pending.is_none()) {
-        let running = Running::one(&[group], group.mesh.as_deref().unwrap_or_default());
-        failures.extend(block_on(run(&running, &[group], &[Way::Gateway])));
+        let mut running = Running::one(&[group], group.mesh.as_deref().unwrap_or_default());
+        failures.extend(block_on(run(&mut running, &[group], &[Way::Gateway])));
     }
     assert_none(&failures);
 }

@@ -6,6 +6,7 @@ use leno_testkit::control::Control;
 use leno_testkit::keys::CertificateAuthority;
 use leno_testkit::mesh::Mesh;
 use leno_testkit::{eventually, free_port, leno_program};
+use serde_json::Value;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
@@ -21,7 +22,7 @@ pub(crate) struct Running {
 
 enum Processes {
     One { mesh: Mesh, documents: String },
-    Several { _control: Control, _nodes: Vec<Node> },
+    Several { control: Control, _nodes: Vec<Node> },
 }
 
 /// The documents of these groups, with their functions.
@@ -69,6 +70,24 @@ impl Running {
         mesh.write(&self.ports().fill(&documents.replace(from, to)));
     }
 
+    /// The hops of a request, as `leno explain` tells them.
+    pub(crate) fn explain(&self, id: &str) -> Vec<Value> {
+        let arguments = ["explain", id, "--json"];
+        let output = match &self.processes {
+            Processes::One { mesh, .. } => mesh.leno(&arguments),
+            Processes::Several { control, .. } => control.leno(&arguments),
+        };
+        // Until there is a hop, the command fails.
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    /// The lines of the access log about a request, once there are so many; `None`: the mesh has
+    /// several logs.
+    pub(crate) fn log(&mut self, id: &str, count: usize) -> Option<Vec<Value>> {
+        let Processes::One { mesh, .. } = &mut self.processes else { return None };
+        Some(mesh.log_lines("request_id", id, count))
+    }
+
     /// A control plane, a gateway, a node with the functions that call, and one with the others.
     pub(crate) fn nodes(groups: &[&Group]) -> Self {
         let port = free_port();
@@ -91,7 +110,7 @@ impl Running {
         let documents = format!("{GATEWAY}{}", documents(groups));
         let applied = control.apply(&GatewayPorts { http: port, https: 0 }.fill(&documents));
         assert!(applied.status.success(), "{applied:?}");
-        let processes = Processes::Several { _control: control, _nodes: vec![edge, node, other] };
+        let processes = Processes::Several { control, _nodes: vec![edge, node, other] };
         Self { name: "nodes", gateway, https: None, processes }
     }
 }

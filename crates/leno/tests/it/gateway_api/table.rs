@@ -134,6 +134,32 @@ pub(crate) struct Gets {
     /// How many requests each of these functions has seen in the end.
     #[serde(default)]
     pub seen: BTreeMap<String, usize>,
+    /// The records of the hop that followed the group's route: of the request, and of its copies.
+    #[serde(default)]
+    pub records: Vec<RouteRecord>,
+}
+
+/// What `leno explain` and the access log say of a request and its route.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct RouteRecord {
+    pub rule: String,
+    pub r#match: String,
+    /// Default: none.
+    #[serde(default)]
+    pub backend: Option<String>,
+    /// The rewritten host. Default: it stays.
+    #[serde(default)]
+    pub host: Option<String>,
+    /// The rewritten path. Default: it stays.
+    #[serde(default)]
+    pub path: Option<String>,
+    /// The request is a copy.
+    #[serde(default)]
+    pub copy: bool,
+    /// The path as it came. Default: as sent.
+    #[serde(default)]
+    pub asked: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
