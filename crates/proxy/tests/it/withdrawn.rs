@@ -248,45 +248,49 @@ async fn a_stream_ends_when_its_token_has_expired() {
 #[tokio::test(flavor = "multi_thread")]
 async fn websockets_are_closed_by_either_side() {
     let upstream = upstream::http1(parrot).await;
-    // First the callee withdraws its permission; then the caller's permission to call is withdrawn.
-    for mtls in [false, true] {
-        for callee in [true, false] {
-            let builder = Builder::new()
-                .function("caller", AppProtocol::Http1, upstream.address)
-                .function("callee", AppProtocol::Http1, upstream.address)
-                .call("caller", "callee");
-            let mesh = if mtls { builder.mtls().start() } else { builder.start() };
-            let field = basic(&mesh.mint("caller"));
-            let mut raw = Raw::connect(mesh.outbound()).await;
-            raw.send(format!("GET http://callee/chat HTTP/1.1\r\n{HANDSHAKE}proxy-authorization: {field}\r\n\r\n"))
-                .await;
-            assert_eq!(raw::status(&raw.head().await), 101);
-            raw.until("hello ").await;
-            let (hop, policy) = match callee {
-                true => {
-                    mesh.change(&["callee"], no_longer_allowed);
-                    ("inbound", "authorization")
-                }
-                false => {
-                    mesh.change(&["caller"], |config| {
-                        config.callees.clear();
-                        config.outbound.targets.clear();
-                    });
-                    ("outbound", "sidecar")
-                }
-            };
-            // The test sends text in place of frames, and gets it back. The parrot's own words look
-            // like the beginning of a frame, and its last bytes may end that frame or not.
-            raw.send("still open").await;
-            raw.until("still open").await;
-            let rest = raw.rest().await;
-            assert!(rest.is_empty(), "it is closed: {rest:?}");
-            let closed = told(&mesh, hop, "/chat").await;
-            expect_closed(&closed, policy, if callee { "shop/callee" } else { "shop/caller" });
-            assert!(closed.response.upgraded);
-            eventually_async("the lease to be given back", || mesh.instances.leased.load(Ordering::Relaxed) == 0).await;
+    // The callee withdraws its permission, or the caller's permission to call is withdrawn.
+    tokio::join!(
+        websocket_is_closed(&upstream, false, true),
+        websocket_is_closed(&upstream, false, false),
+        websocket_is_closed(&upstream, true, true),
+        websocket_is_closed(&upstream, true, false),
+    );
+}
+
+async fn websocket_is_closed(upstream: &Upstream, mtls: bool, callee: bool) {
+    let builder = Builder::new()
+        .function("caller", AppProtocol::Http1, upstream.address)
+        .function("callee", AppProtocol::Http1, upstream.address)
+        .call("caller", "callee");
+    let mesh = if mtls { builder.mtls().start() } else { builder.start() };
+    let field = basic(&mesh.mint("caller"));
+    let mut raw = Raw::connect(mesh.outbound()).await;
+    raw.send(format!("GET http://callee/chat HTTP/1.1\r\n{HANDSHAKE}proxy-authorization: {field}\r\n\r\n")).await;
+    assert_eq!(raw::status(&raw.head().await), 101);
+    raw.until("hello ").await;
+    let (hop, policy) = match callee {
+        true => {
+            mesh.change(&["callee"], no_longer_allowed);
+            ("inbound", "authorization")
         }
-    }
+        false => {
+            mesh.change(&["caller"], |config| {
+                config.callees.clear();
+                config.outbound.targets.clear();
+            });
+            ("outbound", "sidecar")
+        }
+    };
+    // The test sends text in place of frames, and gets it back. The parrot's own words look
+    // like the beginning of a frame, and its last bytes may end that frame or not.
+    raw.send("still open").await;
+    raw.until("still open").await;
+    let rest = raw.rest().await;
+    assert!(rest.is_empty(), "it is closed: {rest:?}");
+    let closed = told(&mesh, hop, "/chat").await;
+    expect_closed(&closed, policy, if callee { "shop/callee" } else { "shop/caller" });
+    assert!(closed.response.upgraded);
+    eventually_async("the lease to be given back", || mesh.instances.leased.load(Ordering::Relaxed) == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -369,30 +373,32 @@ async fn a_websocket_is_told_by_its_last_frame() {
 /// longer permit.
 #[tokio::test(flavor = "multi_thread")]
 async fn between_nodes_either_node_closes() {
-    for callee in [true, false] {
-        let feeds = Feeds::new(AppProtocol::Http1).await;
-        let there = Builder::new().function("callee", AppProtocol::Http1, feeds.upstream.address).start();
-        let nowhere = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
-        let here = Builder::new().function("caller", AppProtocol::Http1, nowhere).call("caller", "callee").with(&there);
-        let here = here.start();
-        here.knows("callee", &[(&there, 1)]);
-        let field = basic(&here.mint("caller"));
-        let head = format!("GET http://callee/e HTTP/1.1\r\nhost: callee\r\nproxy-authorization: {field}\r\n\r\n");
-        let events = listen(here.outbound(), head, &feeds, "/e").await;
-        match callee {
-            true => there.change(&["callee"], no_longer_allowed),
-            false => here.change(&["caller"], |config| {
-                config.callees.clear();
-                config.outbound.targets.clear();
-            }),
-        }
-        assert!(!events.rest().await.contains("0\r\n\r\n"));
-        match callee {
-            true => expect_closed(&told(&there, "inbound", "/e").await, "authorization", "shop/callee"),
-            false => expect_closed(&told(&here, "outbound", "/e").await, "sidecar", "shop/caller"),
-        }
-        eventually_async("the lease to be given back", || there.instances.leased.load(Ordering::Relaxed) == 0).await;
+    tokio::join!(one_of_two_nodes_closes(true), one_of_two_nodes_closes(false));
+}
+
+async fn one_of_two_nodes_closes(callee: bool) {
+    let feeds = Feeds::new(AppProtocol::Http1).await;
+    let there = Builder::new().function("callee", AppProtocol::Http1, feeds.upstream.address).start();
+    let nowhere = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+    let here = Builder::new().function("caller", AppProtocol::Http1, nowhere).call("caller", "callee").with(&there);
+    let here = here.start();
+    here.knows("callee", &[(&there, 1)]);
+    let field = basic(&here.mint("caller"));
+    let head = format!("GET http://callee/e HTTP/1.1\r\nhost: callee\r\nproxy-authorization: {field}\r\n\r\n");
+    let events = listen(here.outbound(), head, &feeds, "/e").await;
+    match callee {
+        true => there.change(&["callee"], no_longer_allowed),
+        false => here.change(&["caller"], |config| {
+            config.callees.clear();
+            config.outbound.targets.clear();
+        }),
     }
+    assert!(!events.rest().await.contains("0\r\n\r\n"));
+    match callee {
+        true => expect_closed(&told(&there, "inbound", "/e").await, "authorization", "shop/callee"),
+        false => expect_closed(&told(&here, "outbound", "/e").await, "sidecar", "shop/caller"),
+    }
+    eventually_async("the lease to be given back", || there.instances.leased.load(Ordering::Relaxed) == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,6 +9,7 @@ use crate::upstream::{self, Answer, answer, channel, connect_h2, connect_http1, 
 use crate::websocket;
 use bytes::Bytes;
 use http::{Method, Request, Response};
+use http_body_util::BodyExt;
 use hyper::body::Frame;
 use leno_model::{
     AppProtocol, AttachedRoute, Attachment, Backend, BackendTarget, Cors, Expose, FieldMatch, GatewayRoutes,
@@ -342,10 +343,10 @@ async fn grpc_calls_and_websockets_follow_routes() {
 /// A stream that a route has let in ends when the route leads elsewhere.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_exchange_ends_with_its_route() {
-    let (feed, body) = channel();
-    let body = std::sync::Arc::new(std::sync::Mutex::new(Some(body)));
+    let (feeds, bodies): (Vec<_>, Vec<_>) = (0..2).map(|_| channel()).unzip();
+    let bodies = std::sync::Arc::new(std::sync::Mutex::new(bodies));
     let upstream = upstream::http1(move |_| {
-        let body = body.lock().unwrap().take().unwrap();
+        let body = bodies.lock().unwrap().remove(0);
         async move { Response::new(body) }
     })
     .await;
@@ -354,26 +355,36 @@ async fn an_open_exchange_ends_with_its_route() {
         .function("two", AppProtocol::Http1, upstream.address)
         .config("one", |config| (config.expose, config.is_routed) = (Vec::new(), true))
         .start();
-    let leads = |name: &str| {
-        let rule = filtered(to(below("/a"), name), vec![rewrite(Some("b"), full("/b"))]);
-        attach(&mesh, &[("shop.test", route("shop/r", vec![rule]))]);
+    let rule = |name: &str, more: Option<RouteFilter>| {
+        let filters = std::iter::once(rewrite(Some("b"), full("/b"))).chain(more);
+        vec![filtered(to(below("/a"), name), filters.collect())]
     };
-    leads("one");
-    let request = Request::get("/a").header("host", "shop.test").body(empty()).unwrap();
-    let mut client = connect_http1(mesh.gateway()).await;
-    let response = client.0.send_request(request).await.unwrap();
-    assert_eq!(response.status(), 200);
-    feed.send(Frame::data(Bytes::from_static(b"still there"))).await.unwrap();
-    let request_id = response.headers()["x-request-id"].to_str().unwrap().to_owned();
-    // Another header for the response is no reason to end it.
-    let kept = filtered(to(below("/a"), "one"), vec![RouteFilter::ResponseHeaders(set("x-a", "1"))]);
-    attach(&mesh, &[("shop.test", route("shop/r", vec![kept]))]);
-    tokio::time::sleep(leno_proxy::GRACE + Duration::from_secs(1)).await;
-    assert!(mesh.node.telemetry.explain(&request_id).is_empty(), "it is open");
-    leads("two");
-    eventually_async("the exchange to end", || !mesh.node.telemetry.explain(&request_id).is_empty()).await;
-    let shown = mesh.told(&request_id, 1).await.remove(0);
-    assert!(shown.response.failure.as_ref().unwrap().contains("shop/r does not lead there any more"), "{shown:?}");
-    drop(feed);
+    let lead = |kept: Vec<RouteRule>, left: Vec<RouteRule>| {
+        attach(&mesh, &[("kept.test", route("shop/kept", kept)), ("left.test", route("shop/left", left))]);
+    };
+    lead(rule("one", None), rule("one", None));
+    let (mut exchanges, mut ids) = (Vec::new(), Vec::new());
+    for (host, feed) in ["kept.test", "left.test"].into_iter().zip(&feeds) {
+        let request = Request::get("/a").header("host", host).body(empty()).unwrap();
+        let mut client = connect_http1(mesh.gateway()).await;
+        let response = client.0.send_request(request).await.unwrap();
+        assert_eq!(response.status(), 200);
+        feed.send(Frame::data(Bytes::from_static(b"still there"))).await.unwrap();
+        ids.push(response.headers()["x-request-id"].to_str().unwrap().to_owned());
+        exchanges.push((client, response));
+    }
+    // Another header for the response is no reason to end an exchange.
+    lead(rule("one", Some(RouteFilter::ResponseHeaders(set("x-a", "1")))), rule("two", None));
+    eventually_async("the exchange to end", || !mesh.node.telemetry.explain(&ids[1]).is_empty()).await;
+    let shown = mesh.told(&ids[1], 1).await.remove(0);
+    assert!(shown.response.failure.as_ref().unwrap().contains("shop/left does not lead there any more"), "{shown:?}");
     assert_eq!(id("one").to_string(), shown.target.unwrap());
+    // The other one began before, so it would have ended before.
+    feeds[0].send(Frame::data(Bytes::from_static(b", and there"))).await.unwrap();
+    let body = exchanges[0].1.body_mut();
+    let mut text = Vec::new();
+    while text.len() < "still there, and there".len() {
+        text.extend_from_slice(&body.frame().await.expect("it is open").unwrap().into_data().unwrap());
+    }
+    assert!(mesh.node.telemetry.explain(&ids[0]).is_empty(), "it is open");
 }
