@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds all tests and runs them, two processes at a time: most tests wait for processes, and cargo runs one program after the other.
+"""Builds all tests and runs them, several processes at a time: most tests wait for processes, and cargo runs one program after the other.
 
 Each module of an integration program gets a process of its own, so that what one test leaves in its process
 reaches no other module.
@@ -17,7 +17,9 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-AT_ONCE = 2
+CORES = os.cpu_count() or 1
+# Many modules have only one or two tests, so more processes wait side by side, each with fewer threads.
+AT_ONCE = CORES + 1
 CARGO = os.environ.get("CARGO", "cargo")
 SPLIT = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
 OPTIONS = ["--release", *(sys.argv[1:SPLIT] or ["--workspace"])]
@@ -62,7 +64,7 @@ def processes(program):
 
 def threads():
     """Tests of a process at a time, unless RUST_TEST_THREADS says otherwise."""
-    return os.environ.get("RUST_TEST_THREADS", str((os.cpu_count() or 1) + 1))
+    return os.environ.get("RUST_TEST_THREADS", str(CORES))
 
 
 printing = threading.Lock()
