@@ -3,7 +3,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-checks clients ui run test test-ui test-stock-kernel test-adjacent lint deny fuzz bench bench-smoke azure conformance reference book dist clean
+.PHONY: help setup setup-checks clients ui run test test-ui test-stock-kernel test-adjacent lint deny fuzz bench bench-smoke azure conformance kubernetes kubernetes-down kubernetes-programs test-kubernetes reference book dist clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -70,6 +70,24 @@ azure: setup ## Replay a workload of Azure Functions without a mesh, with Leno a
 conformance: setup-checks ## Run h2spec, gRPC interop, the Connect suite, Autobahn and the trace-context suite against the gateway and a whole hop.
 	@$(CARGO) build --release -p leno
 	@conformance/run
+
+# The folder of its programs, which several working copies may share.
+KUBERNETES ?= $(CURDIR)/target/kubernetes
+WITH_GO = PATH="$$(dirname "$$(scripts/go.sh)"):$$PATH"
+
+kubernetes-programs:
+	@scripts/setup.sh kubernetes
+	@$(WITH_GO) go run -C kubernetes/cluster . build "$(KUBERNETES)"
+
+kubernetes: kubernetes-programs ## Start a Kubernetes of two nodes for tests, as root; its programs are built the first time.
+	@"$(KUBERNETES)/cluster" up
+	@echo 'try: $(KUBERNETES)/cluster kubectl get pods -A; all commands: $(KUBERNETES)/cluster --help; end it: make kubernetes-down'
+
+kubernetes-down: ## End the Kubernetes of `make kubernetes`.
+	@"$(KUBERNETES)/cluster" down
+
+test-kubernetes: kubernetes-programs ## Test on a Kubernetes of two nodes, as root, and write kubernetes/REPORT.md.
+	@$(WITH_GO) PROGRAMS="$(KUBERNETES)" REPORT="$(CURDIR)/kubernetes/REPORT.md" go test -C kubernetes/cluster -count=1 -timeout=15m -v ./...
 
 book: ## Build the book (docs/) into target/book; mdBook is built from source the first time.
 	@"$$(CARGO=$(CARGO) scripts/mdbook.sh)" build book

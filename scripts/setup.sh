@@ -2,9 +2,10 @@
 # Makes sure that everything the build needs is there. Installs Debian packages when it may (root, or sudo without a password),
 # and otherwise says what to type. Safe to run again: it does nothing when nothing is missing.
 #
-# usage: scripts/setup.sh [checks]
+# usage: scripts/setup.sh [checks | kubernetes]
 #
 # checks: also what tests and lints need. Among those are servers (etcd, Redis, Prometheus, a registry), which Debian starts where systemd runs.
+# kubernetes: also what the Kubernetes cluster for tests needs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -57,6 +58,12 @@ if [ "${1:-}" = checks ]; then
   need chromium chromium
   # `make lint` checks scripts with it.
   need shellcheck shellcheck
+fi
+if [ "${1:-}" = kubernetes ]; then
+  need ip iproute2
+  need iptables iptables
+  need nft nftables
+  need runc runc
 fi
 if [ ${#missing[@]} -gt 0 ]; then
   mapfile -t packages < <(printf '%s\n' "${missing[@]}" | sort -u)
