@@ -71,7 +71,11 @@ pub(super) fn certificates() -> SecretValues {
 /// The same with faults.
 pub(super) fn faulty() -> FunctionConfig {
     let mut config = FunctionConfig { faults: faults(), ..routed() };
-    config.callees.iter_mut().for_each(|callee| callee.routes.iter_mut().for_each(|call| with_faults(&mut call.route)));
+    for callee in &mut config.callees {
+        let mut routes = callee.routes.to_vec();
+        routes.iter_mut().for_each(|call| with_faults(&mut call.route));
+        callee.routes = routes.into();
+    }
     config
 }
 
