@@ -32,7 +32,13 @@ fuzz_target!(|text: &str| {
             changed.remove(rule.kind, &rule.pattern, |value| *value >= 1000);
         }
         for (method, path, query, headers) in &requests {
-            let parts = RequestParts { path, query: query.as_deref(), method, headers };
+            let parts = RequestParts {
+                authority: headers.get("host").and_then(|host| host.to_str().ok()).unwrap_or_default(),
+                path,
+                query: query.as_deref(),
+                method,
+                headers,
+            };
             let admits = |value: &usize| value % 5 != 4;
             let expected = reference::find(precedence, &rules, &parts, admits);
             for table in [&whole, &changed] {

@@ -72,8 +72,13 @@ fn main() {
                 );
             }
             let target = format!("/item-{last:05}/orders/17");
-            let request =
-                RequestParts { path: &target, query: Some("page=7&size=100"), method: &Method::GET, headers: &headers };
+            let request = RequestParts {
+                authority: "a.example",
+                path: &target,
+                query: Some("page=7&size=100"),
+                method: &Method::GET,
+                headers: &headers,
+            };
             assert!(table.find(&request, |value| *value == last).is_some(), "{name} {count}");
             let find = || table.find(black_box(&request), |value| *value == last).map(|entry| entry.value);
             println!("{name:22} {count:6} {built:10} {:10.1}", nanoseconds(find));
@@ -117,7 +122,13 @@ fn few_prefixes() {
         });
         let table = RouteTable::new(Precedence::MostSpecific, entries).expect("good patterns");
         let headers = HeaderMap::new();
-        let request = RequestParts { path: "/search/17", query: None, method: &Method::GET, headers: &headers };
+        let request = RequestParts {
+            authority: "a.example",
+            path: "/search/17",
+            query: None,
+            method: &Method::GET,
+            headers: &headers,
+        };
         let is_below = |prefix: &str, path: &str| {
             prefix.is_empty() || path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };

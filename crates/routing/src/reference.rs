@@ -3,8 +3,9 @@
 //! [`RouteTable`]: crate::RouteTable
 
 use crate::{Entry, RequestParts};
-use http::header::COOKIE;
+use http::header::{COOKIE, HOST};
 use leno_model::{FieldMatch, HttpRouteKind, PathPattern, Precedence, ValuePattern};
+use leno_policy::host::normal_authority;
 use regex_automata::nfa::thompson::{self, pikevm::Cache, pikevm::PikeVM};
 use regex_automata::util::syntax;
 use std::cell::RefCell;
@@ -52,6 +53,10 @@ fn matches<T>(entry: &Entry<T>, request: &RequestParts<'_>) -> bool {
     };
     path && (pattern.method.is_empty() || pattern.method == request.method.as_str())
         && firsts(&pattern.headers, true).all(|field| {
+            if field.name.eq_ignore_ascii_case(HOST.as_str()) {
+                let host = normal_authority(request.authority);
+                return host.is_some_and(|host| is_value(&field.value, host.as_bytes()));
+            }
             let values: Vec<&[u8]> =
                 request.headers.get_all(&field.name).iter().map(|value| value.as_bytes()).collect();
             let separator: &[u8] = if field.name.eq_ignore_ascii_case(COOKIE.as_str()) { b"; " } else { b"," };

@@ -1,12 +1,15 @@
 //! The parts of a request that routes look at.
 
-use http::header::COOKIE;
+use http::header::{COOKIE, HOST};
 use http::{HeaderMap, HeaderName, Method};
+use leno_policy::host::normal_authority;
 use std::borrow::Cow;
 
 /// A request, as far as routes look at it.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestParts<'r> {
+    /// The host, with a port if the client names one; empty: it names none.
+    pub authority: &'r str,
     /// The normalised path.
     pub path: &'r str,
     /// The query, without `?`.
@@ -18,9 +21,16 @@ pub struct RequestParts<'r> {
 }
 
 impl<'r> RequestParts<'r> {
-    /// The value of a header field. Several fields of one name are one list (RFC 9110, 5.2), and
+    /// The value of a header field; of `host` in the form in which hosts are compared. Several fields of one name are one list (RFC 9110, 5.2), and
     /// those of cookies one cookie string (RFC 9113, 8.2.3).
     pub(crate) fn header(&self, name: &HeaderName) -> Option<Cow<'r, [u8]>> {
+        // Over HTTP/2 it is in no field.
+        if *name == HOST {
+            return Some(match normal_authority(self.authority)? {
+                Cow::Borrowed(authority) => Cow::Borrowed(authority.as_bytes()),
+                Cow::Owned(authority) => Cow::Owned(authority.into_bytes()),
+            });
+        }
         let mut values = self.headers.get_all(name).iter();
         let first = values.next()?.as_bytes();
         let Some(second) = values.next() else { return Some(Cow::Borrowed(first)) };

@@ -346,7 +346,8 @@ fn a_rule_that_cannot_be_carried_out_is_not_in_force() {
         ("matches: [{path: {type: RegularExpression, value: 'a(b'}}]", "is not a regular expression"),
         ("matches: [{path: {type: RegularExpression, value: '(?=a)b'}}]", "is not a regular expression"),
         ("matches: [{headers: [{name: a, type: RegularExpression, value: 'a{1000}{1000}'}]}]", "too large"),
-        ("matches: [{headers: [{name: Host, value: a}]}]", "`host` belongs to the connection"),
+        ("matches: [{headers: [{name: Connection, value: a}]}]", "`connection` belongs to the connection"),
+        ("matches: [{headers: [{name: Host, value: a/b}]}]", "no host is `a/b`"),
         (
             "filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: Host, value: a}]}}]",
             "`host` cannot be changed",

@@ -237,7 +237,7 @@ pub(crate) fn still_leads(snapshot: &NodeSnapshot, caller: Option<&FunctionEntry
     let field =
         |field: Header<'_>| Some((HeaderName::try_from(field.name).ok()?, HeaderValue::from_bytes(field.value).ok()?));
     let headers: HeaderMap = asked.headers().filter_map(field).collect();
-    let request = RequestParts { path: &path, query, method: &method, headers: &headers };
+    let request = RequestParts { authority: asked.authority(), path: &path, query, method: &method, headers: &headers };
     let matched = match caller {
         None => match snapshot.gateway_routes.find(&snapshot.routes, (followed.port, asked.authority()), &request) {
             Some(Exposure::Rule(matched)) => Some(matched),
@@ -255,7 +255,13 @@ pub(crate) fn still_leads(snapshot: &NodeSnapshot, caller: Option<&FunctionEntry
 
 /// A request, as far as routes look at it.
 fn parts<'r>(head: &'r request::Parts, path: &'r str) -> RequestParts<'r> {
-    RequestParts { path, query: head.uri.query(), method: &head.method, headers: &head.headers }
+    RequestParts {
+        authority: head::authority(head),
+        path,
+        query: head.uri.query(),
+        method: &head.method,
+        headers: &head.headers,
+    }
 }
 
 /// The route of the gateway to a function or External.

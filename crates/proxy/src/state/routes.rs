@@ -101,7 +101,7 @@ impl Routes {
 /// do not have never go to another namespace's wildcard.
 fn pick<'r>(table: &'r Exposed, path: &str, owner: &mut Option<&'r str>) -> Option<&'r Arc<FunctionEntry>> {
     static HEADERS: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
-    let request = RequestParts { path, query: None, method: &Method::GET, headers: &HEADERS };
+    let request = RequestParts { authority: "", path, query: None, method: &Method::GET, headers: &HEADERS };
     let found = table.find(&request, |entry| owner.is_none_or(|owner| entry.config.id.namespace == *owner));
     if found.is_none() && owner.is_none() {
         *owner = table.any_entry().map(|exposed| &*exposed.value.config.id.namespace);

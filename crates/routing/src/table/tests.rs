@@ -53,6 +53,8 @@ struct Request {
     method: Method,
     path: String,
     query: Option<String>,
+    /// The field `host`.
+    authority: String,
     headers: HeaderMap,
 }
 
@@ -61,16 +63,26 @@ impl Request {
         let mut words = text.split(' ');
         let method = words.next().unwrap().parse().unwrap();
         let (path, query) = leno_policy::path::split(words.next().unwrap());
-        let mut headers = HeaderMap::new();
+        let (mut headers, mut authority) = (HeaderMap::new(), String::new());
         for word in words {
             let (name, value) = word.split_once(':').unwrap();
+            if name == "host" {
+                authority = value.into();
+                continue;
+            }
             headers.append(HeaderName::try_from(name).unwrap(), HeaderValue::try_from(value).unwrap());
         }
-        Self { method, path: path.into(), query: query.map(Into::into), headers }
+        Self { method, path: path.into(), query: query.map(Into::into), authority, headers }
     }
 
     fn parts(&self) -> RequestParts<'_> {
-        RequestParts { path: &self.path, query: self.query.as_deref(), method: &self.method, headers: &self.headers }
+        RequestParts {
+            authority: &self.authority,
+            path: &self.path,
+            query: self.query.as_deref(),
+            method: &self.method,
+            headers: &self.headers,
+        }
     }
 }
 
@@ -82,6 +94,30 @@ fn find<'t>(table: &'t RouteTable<&'static str>, request: &str) -> Option<&'t st
 fn table(precedence: Precedence, rules: Vec<(&str, RouteMatch, &'static str)>) -> RouteTable<&'static str> {
     let entries = rules.into_iter().map(|(route, pattern, value)| entry(route, pattern, value));
     RouteTable::new(precedence, entries).unwrap()
+}
+
+#[test]
+fn a_match_of_the_host_looks_at_the_authority() {
+    let rules = table(
+        Precedence::MostSpecific,
+        vec![
+            ("a/z", all(), "any"),
+            ("a/z", with_headers(all(), &[("host", "a.example")]), "a"),
+            ("a/z", with_headers(all(), &[("host", "a.example:8080")]), "a:8080"),
+            ("a/z", with_headers(all(), &[("host", "~b[.].*")]), "b"),
+        ],
+    );
+    for (request, expected) in [
+        ("GET / host:a.example", "a"),
+        ("GET / host:A.Example.", "a"),
+        ("GET / host:a.example:8080", "a:8080"),
+        ("GET / host:a.example:8081", "any"),
+        ("GET / host:b.example", "b"),
+        ("GET / host:a.example/", "any"),
+        ("GET /", "any"),
+    ] {
+        assert_eq!(find(&rules, request), Some(expected), "{request}");
+    }
 }
 
 #[test]
@@ -309,7 +345,7 @@ fn values() -> impl Strategy<Value = ValuePattern> {
 }
 
 fn fields() -> impl Strategy<Value = Vec<FieldMatch>> {
-    let field = (texts("[xyX]"), values()).prop_map(|(name, value)| FieldMatch { name, value });
+    let field = (texts("[xyX]|host"), values()).prop_map(|(name, value)| FieldMatch { name, value });
     prop_oneof![2 => Just(vec![]), 3 => prop::collection::vec(field, 0..4)]
 }
 
@@ -351,7 +387,7 @@ fn entries() -> impl Strategy<Value = Vec<Entry<usize>>> {
 
 fn requests() -> impl Strategy<Value = Vec<String>> {
     let request = texts(
-        r"(GET|POST|PUT) (/[ab]{0,2}){1,4}(\?[xyX]=[ab%0A,+]{0,3}(&[xyz]=?[ab]{0,2}){0,2})?( [xyX]:[ab,]{0,3}){0,3}",
+        r"(GET|POST|PUT) (/[ab]{0,2}){1,4}(\?[xyX]=[ab%0A,+]{0,3}(&[xyz]=?[ab]{0,2}){0,2})?( ([xyX]|host):[ab,]{0,3}){0,3}",
     );
     prop::collection::vec(request, 1..12)
 }

@@ -4,10 +4,13 @@ use crate::compile::header::{self, Use};
 use crate::host;
 use crate::problem::Scope;
 use leno_model::{FieldMatch, PathChange, PathPattern, RouteMatch, ValuePattern};
+use leno_policy::host::normal_authority;
 use leno_policy::path::normalise;
 use leno_routing::{check_path, check_regex};
 use std::borrow::Cow;
 
+/// The header field whose value is the authority.
+const HOST: &str = "host";
 /// Longest regular expression, in bytes.
 const LONGEST: usize = 1024;
 
@@ -97,12 +100,15 @@ pub(super) fn grpc_regex(scope: &Scope<'_>, service: Option<&str>, method: Optio
     checked(scope, PathPattern::Regex(format!("/{}/{}", service?, method?)))
 }
 
-/// Header fields. Of several elements with one name, the first one counts.
+/// Header fields, also `host`. Of several elements with one name, the first one counts.
 pub(super) fn headers<'e>(
     list: &Scope<'_>,
     elements: impl Iterator<Item = (&'e str, &'e str, bool)>,
 ) -> Vec<FieldMatch> {
-    fields(list, elements, |scope, name| header::name(scope, name, Use::Read))
+    fields(list, elements, |scope, name| match name.eq_ignore_ascii_case(HOST) {
+        true => Some(HOST.to_owned()),
+        false => header::name(scope, name, Use::Read),
+    })
 }
 
 /// The same for query parameters.
@@ -123,8 +129,18 @@ fn fields<'e>(
         if found.iter().any(|field| field.name == name) {
             continue;
         }
+        let written = &element.field("value");
         let value = match expression {
-            true if !is_regex(&element.field("value"), value) => continue,
+            // Hosts are compared in one form.
+            false if name == HOST => match normal_authority(value) {
+                Some(host) => ValuePattern::Exact(host.into_owned()),
+                None => {
+                    let message = format!("no host is `{}`", value.escape_debug());
+                    written.problem(message, "expected a host with or without a port, such as shop.example");
+                    continue;
+                }
+            },
+            true if !is_regex(written, value) => continue,
             true => ValuePattern::Regex(value.to_owned()),
             false => ValuePattern::Exact(value.to_owned()),
         };

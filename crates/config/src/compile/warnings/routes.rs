@@ -6,8 +6,8 @@ use crate::compile::routes::{PlacedRoute, includes};
 use crate::problem::{Origin, Problem};
 use crate::snapshot::{Routes, ScopedRoute};
 use leno_model::{
-    FieldMatch, FunctionId, HttpRoute, HttpRouteKind, PathChange, PathPattern, Redirect, RouteFilter, RouteMatch,
-    RouteRule,
+    AttachedRoute, BackendTarget, Egress, FieldMatch, FunctionId, HttpRoute, HttpRouteKind, PathChange, PathPattern,
+    Redirect, RouteFilter, RouteMatch, RouteRule, Run,
 };
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -61,6 +61,7 @@ impl<'a> Mesh<'a> {
         self.same_of_calls(routes, &by_name);
         self.redirects(&self.hosts(routes, &by_name));
         self.callees_of_routes(routes, &by_name);
+        self.hosts_of_externals(routes, &by_name);
     }
 
     fn warn(&self, place: &Problem, message: String, fix: &str) {
@@ -212,6 +213,55 @@ impl<'a> Mesh<'a> {
         }
     }
 
+    /// Rules whose requests reach an External with a host that it does not have.
+    fn hosts_of_externals(&self, routes: &'a Routes, by_name: &HashMap<RouteKey<'_>, &'a PlacedRoute>) {
+        let mut hosts: BTreeMap<RouteKey<'_>, BTreeSet<&str>> = BTreeMap::new();
+        for AttachedRoute { route, attachments } in &routes.gateway.routes {
+            let all = attachments.iter().flat_map(|attachment| attachment.hosts.iter().map(String::as_str));
+            hosts.entry(key(route)).or_default().extend(all);
+        }
+        // Those of calls are the names of the callee.
+        let mut callees: BTreeMap<RouteKey<'_>, BTreeSet<&FunctionId>> = BTreeMap::new();
+        for (callee, scoped) in &routes.calls {
+            for call in scoped {
+                callees.entry(key(&call.route.route)).or_default().insert(callee);
+            }
+        }
+        let none = BTreeSet::new();
+        for placed in by_name.values() {
+            let (of_gateways, of_calls) =
+                (hosts.get(&key(&placed.route)).unwrap_or(&none), callees.get(&key(&placed.route)));
+            for (rule, place) in placed.route.rules.iter().zip(&placed.rules) {
+                for backend in &rule.backends {
+                    let BackendTarget::External(id, _) = &backend.target else { continue };
+                    let Some(Run::Egress(egress)) = self.functions.get(id).map(|function| &function.run) else {
+                        continue;
+                    };
+                    let mut rewrites = rule.filters.iter().chain(&backend.filters).filter_map(|filter| match filter {
+                        RouteFilter::Rewrite(rewrite) => rewrite.host.as_deref(),
+                        _ => None,
+                    });
+                    let kept = of_gateways.iter().copied().find(|host| !has_host(egress, host));
+                    let called = of_calls.into_iter().flatten().any(|callee| *callee != id);
+                    let wrong = match rewrites.next_back() {
+                        Some(host) => (!has_host(egress, host)).then(|| format!("with the host `{host}`")),
+                        None => kept
+                            .map(|host| format!("with their own host (`{host}`)"))
+                            .or_else(|| called.then(|| "with the name of the function that was called".to_owned())),
+                    };
+                    let Some(wrong) = wrong else { continue };
+                    let message =
+                        format!("requests for `{id}` leave {wrong}, which it does not have: they get status 421");
+                    let fix = match egress.hosts.iter().find(|host| !host.starts_with('*')) {
+                        Some(host) => format!("add a filter `URLRewrite` with `hostname: {host}`"),
+                        None => "add a filter `URLRewrite` with one of its hosts as `hostname`".to_owned(),
+                    };
+                    self.warn(place, message, &fix);
+                }
+            }
+        }
+    }
+
     /// Back ends of routes for calls that a caller may not call.
     fn callees_of_routes(&self, routes: &'a Routes, by_name: &HashMap<RouteKey<'_>, &'a PlacedRoute>) {
         let mut found: BTreeMap<(RouteKey<'_>, &FunctionId), Vec<Call<'_>>> = BTreeMap::new();
@@ -320,6 +370,16 @@ impl<'a> Hosts<'a> {
             }
         }
         Destination::Nothing
+    }
+}
+
+/// Whether an External has all hosts of a pattern.
+fn has_host(egress: &Egress, pattern: &str) -> bool {
+    let bare = pattern.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(pattern);
+    match bare.parse() {
+        Ok(address) => egress.has_address(address, &|_| false),
+        Err(_) if pattern.starts_with('*') => egress.hosts.iter().any(|host| host == pattern),
+        Err(_) => egress.has_host(pattern),
     }
 }
 
