@@ -3,10 +3,12 @@
 //! A document is read once. All compilations that it takes part in share the parsed document.
 
 use crate::compile::stored_secret;
+use crate::counterpart;
 use crate::document::{Metadata, PolicySpec, RedactedValue};
 use crate::document_id::DocumentId;
 use crate::foreign::{ForeignDocument, ForeignKind};
 use crate::load::{AnyDocument, broken_document, parse};
+use crate::namespace_object;
 use crate::problem::{Origin, Problem, Scope};
 use crate::secrets::KeySummary;
 use crate::yaml::{self, Mark, Node};
@@ -56,6 +58,23 @@ pub fn foreign_documents(file: &Path, text: &str) -> Result<Vec<Node>, Vec<Probl
         }
     }
     if problems.is_empty() { Ok(nodes) } else { Err(problems) }
+}
+
+/// A text of a file without the objects of Kubernetes that the mesh does not read, and a warning for
+/// each. Lines stay as they are.
+pub fn without_skipped(file: &Path, text: &str) -> (String, Vec<Problem>) {
+    let (separators, mut kept, mut warnings) = (Separators::of(text), text.to_owned(), Vec::new());
+    // From the end, so that earlier positions stay right.
+    for node in yaml::documents(text).into_iter().flatten().collect::<Vec<_>>().iter().rev() {
+        let Some(warning) = counterpart::skipped(file, node) else { continue };
+        let own = separators.document(node.mark.line);
+        let begin = own.as_ptr().addr() - text.as_ptr().addr();
+        let lines = own.matches('\n').collect::<String>();
+        kept.replace_range(begin..begin + own.len(), &lines);
+        warnings.push(warning);
+    }
+    warnings.reverse();
+    (kept, warnings)
 }
 
 impl Document {
@@ -231,7 +250,7 @@ impl Document {
     pub fn reach(&self) -> Reach {
         let own = || BTreeSet::from([self.id.namespace.clone()]);
         match &self.parsed {
-            AnyDocument::Mesh(_) | AnyDocument::NamespaceQuota(_) => Reach::Mesh,
+            AnyDocument::Mesh(_) | AnyDocument::NamespaceQuota(_) | AnyDocument::Namespace(_) => Reach::Mesh,
             AnyDocument::Function(_)
             | AnyDocument::Job(_)
             | AnyDocument::External(_)
@@ -279,6 +298,7 @@ impl AnyDocument {
         match self {
             Self::Mesh(mesh) => of_the_mesh("Mesh", &mesh.document.metadata.name),
             Self::NamespaceQuota(quota) => of_the_mesh("NamespaceQuota", &quota.document.metadata.name),
+            Self::Namespace(namespace) => of_the_mesh(namespace_object::KIND, &namespace.document.name),
             Self::Function(function) => placed("Function", &function.document.metadata),
             Self::Job(job) => placed("Job", &job.document.metadata),
             Self::External(external) => placed("External", &external.document.metadata),
@@ -300,6 +320,7 @@ impl AnyDocument {
             Self::Policy(policy) => &policy.file,
             Self::StoredSecret(secret) => &secret.file,
             Self::NamespaceQuota(quota) => &quota.file,
+            Self::Namespace(namespace) => &namespace.file,
             Self::GatewayApi(placed) => &placed.file,
             Self::Foreign(foreign) => &foreign.file,
         }
@@ -315,6 +336,7 @@ impl AnyDocument {
             Self::Policy(policy) => &policy.node,
             Self::StoredSecret(secret) => &secret.node,
             Self::NamespaceQuota(quota) => &quota.node,
+            Self::Namespace(namespace) => &namespace.node,
             Self::GatewayApi(placed) => &placed.node,
             Self::Foreign(foreign) => &foreign.node,
         }

@@ -1,7 +1,10 @@
 //! Kinds of other systems, and what takes their place here. `leno check` shows a row where it finds
 //! such a document, and `docs/coming-from.md` has the whole table.
 
+use crate::problem::{Problem, Scope};
 use crate::yaml::Node;
+use std::cell::RefCell;
+use std::path::Path;
 
 /// A kind of another system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +66,12 @@ const COUNTERPARTS: &[Counterpart] = &[
         "ServiceAccount",
         "nothing: each function has the identity `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/NAME`",
     ),
-    row(KUBERNETES, "", "Namespace", "nothing: `metadata.namespace` makes one; `NamespaceQuota` bounds it"),
+    row(
+        KUBERNETES,
+        "",
+        "Namespace",
+        "itself, with `apiVersion: v1`, for its labels; `metadata.namespace` makes one, and `NamespaceQuota` bounds it",
+    ),
     row(KUBERNETES, "", "ResourceQuota", "a `NamespaceQuota`"),
     row(KUBERNETES, "", "LimitRange", "a `NamespaceQuota`"),
     row(KUBERNETES, "", "HorizontalPodAutoscaler", "`scale: {min: 1, max: 10, target: ...}` of the `Function`"),
@@ -180,6 +188,38 @@ pub(crate) fn of(document: &Node, own: &[&str]) -> Option<&'static Counterpart> 
     let of_kind = || COUNTERPARTS.iter().filter(|row| row.kind == kind);
     let own = own.contains(&kind);
     of_kind().find(|row| fits(&row)).or_else(|| of_kind().next().filter(|_| !own))
+}
+
+/// Objects of Kubernetes, by group and kind, that stand beside documents of the Gateway API and that
+/// folders may hold. Those that restrict something are not among them: a folder with one is refused.
+const SKIPPED: [(&str, &str); 13] = [
+    ("", "ConfigMap"),
+    ("", "PersistentVolumeClaim"),
+    ("", "Pod"),
+    ("", "Secret"),
+    ("", "Service"),
+    ("", "ServiceAccount"),
+    ("apps", "DaemonSet"),
+    ("apps", "Deployment"),
+    ("apps", "ReplicaSet"),
+    ("apps", "StatefulSet"),
+    ("autoscaling", "HorizontalPodAutoscaler"),
+    ("networking.k8s.io", "IngressClass"),
+    ("policy", "PodDisruptionBudget"),
+];
+
+/// The warning of a document in a file that the mesh does not read; `None`: it reads the document, or
+/// refuses it.
+pub(crate) fn skipped(file: &Path, document: &Node) -> Option<Problem> {
+    let kind = document.get("kind")?.text()?;
+    let version = document.get("apiVersion")?.text()?;
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    SKIPPED.iter().find(|object| **object == (group, kind))?;
+    let Counterpart { system, here, .. } = of(document, &[])?;
+    let none = RefCell::default();
+    let place = Scope::root(file, document, &none).field("kind").here();
+    let message = format!("this `{kind}` of {system} is not read");
+    Some(Problem { message, fix: format!("its counterpart: {here}"), ..place })
 }
 
 /// Whether a document without a `kind` looks like a file of Docker Compose.

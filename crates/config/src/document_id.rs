@@ -1,6 +1,7 @@
 //! Names of documents.
 
 use crate::foreign::ForeignKind;
+use crate::namespace_object;
 use leno_gateway_api::{KIND_NAMES, Resource};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -11,8 +12,8 @@ use std::fmt;
 pub struct DocumentId {
     /// As the document writes it, for example `Function`.
     pub kind: String,
-    /// Empty for documents of the whole mesh: `Mesh`, `NamespaceQuota`, `GatewayClass` and
-    /// `CiliumClusterwideNetworkPolicy`.
+    /// Empty for documents of the whole mesh: `Mesh`, `NamespaceQuota`, `Namespace`, `GatewayClass`
+    /// and `CiliumClusterwideNetworkPolicy`.
     pub namespace: String,
     /// As the document writes it.
     pub name: String,
@@ -20,7 +21,7 @@ pub struct DocumentId {
 
 impl DocumentId {
     /// The kinds that a document may be of.
-    pub const KINDS: [&str; 19] = [
+    pub const KINDS: [&str; 20] = [
         "Mesh",
         "Function",
         "Job",
@@ -29,6 +30,7 @@ impl DocumentId {
         "Policy",
         "StoredSecret",
         "NamespaceQuota",
+        namespace_object::KIND,
         ForeignKind::NAMES[0],
         ForeignKind::NAMES[1],
         ForeignKind::NAMES[2],
@@ -55,7 +57,8 @@ impl DocumentId {
 
     /// Whether documents of a kind belong to the whole mesh and to no namespace.
     pub fn is_of_the_mesh(kind: &str) -> bool {
-        ["Mesh", "NamespaceQuota", ForeignKind::NAMES[1]].contains(&kind) || leno_gateway_api::is_of_the_mesh(kind)
+        ["Mesh", "NamespaceQuota", namespace_object::KIND, ForeignKind::NAMES[1]].contains(&kind)
+            || leno_gateway_api::is_of_the_mesh(kind)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::collection::Document;
 use crate::compile::{self, Documents};
+use crate::counterpart;
 use crate::effort::Effort;
 use crate::folder::{self, DocumentFiles};
 use crate::load::{broken_document, parse, read, version};
@@ -64,7 +65,9 @@ impl DocumentSet {
                 let before = problems.borrow().len();
                 match document {
                     Ok(node) => {
-                        if let Some(document) = parse(file, node, Origin::File, &problems) {
+                        if let Some(warning) = counterpart::skipped(file, &node) {
+                            documents.skipped.push(warning);
+                        } else if let Some(document) = parse(file, node, Origin::File, &problems) {
                             document.add_to(&mut documents);
                         }
                     }

@@ -24,6 +24,7 @@ mod inline;
 pub mod jwks;
 mod load;
 mod namespace;
+mod namespace_object;
 mod nearest;
 pub mod permissions;
 mod problem;
@@ -37,7 +38,7 @@ mod translation;
 pub mod watch;
 mod yaml;
 
-pub use collection::{Document, Reach, SecretDocument, foreign_documents};
+pub use collection::{Document, Reach, SecretDocument, foreign_documents, without_skipped};
 pub use compile::{Documents, TypedDocument, retry_condition, rules_without_effect};
 pub use digest::module_hash;
 pub use document_id::DocumentId;

@@ -8,6 +8,7 @@ use crate::document_id::DocumentId;
 use crate::folder::{self, DocumentFiles};
 use crate::foreign::{ForeignDocument, ForeignKind};
 use crate::gateway_document;
+use crate::namespace_object::{self, NamespaceObject};
 use crate::nearest::did_you_mean;
 use crate::problem::{Origin, Problem, Scope};
 use crate::yaml::{Node, SyntaxError, Value};
@@ -74,6 +75,7 @@ pub(crate) enum AnyDocument {
     Policy(Arc<TypedDocument<document::Policy>>),
     StoredSecret(Arc<TypedDocument<document::StoredSecret>>),
     NamespaceQuota(Arc<TypedDocument<document::NamespaceQuota>>),
+    Namespace(Arc<TypedDocument<NamespaceObject>>),
     GatewayApi(Arc<TypedDocument<Resource>>),
     Foreign(Arc<ForeignDocument>),
 }
@@ -90,6 +92,7 @@ impl AnyDocument {
             Self::Policy(document) => documents.policies.push(document),
             Self::StoredSecret(document) => documents.stored_secrets.push(document),
             Self::NamespaceQuota(document) => documents.namespace_quotas.push(document),
+            Self::Namespace(document) => documents.namespaces.push(document),
             Self::GatewayApi(document) => documents.gateway_api.push(document),
             Self::Foreign(document) => documents.foreign.push(document),
         }
@@ -109,6 +112,11 @@ pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<
         root.problem("this is no document of the mesh: it has no `kind`", fix);
         return None;
     };
+    if namespace_object::is_one(&node) {
+        let document = namespace_object::read(&root)?;
+        let file = file.to_owned();
+        return Some(AnyDocument::Namespace(Arc::new(TypedDocument { file, node, origin, document })));
+    }
     let counterpart = counterpart::of(&node, &DocumentId::KINDS).filter(|_| ForeignKind::named(kind).is_none());
     if let Some(Counterpart { system, kind, here, .. }) = counterpart {
         root.field("kind").problem(format!("`{kind}` is a kind of {system}"), format!("its counterpart: {here}"));

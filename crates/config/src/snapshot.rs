@@ -62,7 +62,7 @@ pub struct Snapshot {
 pub(crate) struct Read {
     pub files: usize,
     /// Documents of each kind.
-    pub documents: [(&'static str, usize); 17],
+    pub documents: [(&'static str, usize); 18],
     /// Files and folders that were skipped because of their names.
     pub hidden: usize,
     pub others: usize,

@@ -83,7 +83,10 @@ pub(crate) fn apply(
         Err(problems) => return Ok(refuse(&problems)),
     };
     match output {
-        replay::Form::Json => documents.inlined.iter().for_each(|line| eprintln!("{}", shown(line))),
+        replay::Form::Json => {
+            documents.print_skipped();
+            documents.inlined.iter().for_each(|line| eprintln!("{}", shown(line)));
+        }
         replay::Form::Table => documents.print_inlined(),
     }
     let apply = documents.files;

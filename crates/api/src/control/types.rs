@@ -25,7 +25,7 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 pub struct Name {
     /// `Mesh`, `Function`, `Job`, `External`, `Chain`, `Policy`, `StoredSecret`,
-    /// `NamespaceQuota`, `NetworkPolicy`, `CiliumNetworkPolicy` or
+    /// `NamespaceQuota`, `Namespace`, `NetworkPolicy`, `CiliumNetworkPolicy` or
     /// `CiliumClusterwideNetworkPolicy`, or a kind of the Gateway API: `Gateway`,
     /// `GatewayClass`, `HTTPRoute`, `GRPCRoute`, `TLSRoute`, `TCPRoute`, `ReferenceGrant` or
     /// `BackendTLSPolicy`.

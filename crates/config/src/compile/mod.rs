@@ -55,6 +55,7 @@ use crate::document_id::DocumentId;
 use crate::effort::Effort;
 use crate::foreign::ForeignDocument;
 use crate::namespace::Namespaces;
+use crate::namespace_object::NamespaceObject;
 use crate::permissions;
 use crate::problem::{Origin, Problem, Scope};
 use crate::secrets::SecretSet;
@@ -106,6 +107,10 @@ pub struct Documents {
     pub stored_secrets: Vec<Arc<TypedDocument<document::StoredSecret>>>,
     /// Quotas of namespaces.
     pub namespace_quotas: Vec<Arc<TypedDocument<document::NamespaceQuota>>>,
+    /// Namespace objects.
+    pub namespaces: Vec<Arc<TypedDocument<NamespaceObject>>>,
+    /// Warnings of documents in files that the mesh does not read.
+    pub skipped: Vec<Problem>,
     /// Documents of the Gateway API.
     pub gateway_api: Vec<Arc<TypedDocument<Resource>>>,
     /// Documents of other projects that are not translated yet.
@@ -147,7 +152,7 @@ impl Documents {
     }
 
     /// How many documents of each kind there are.
-    pub(crate) fn counts(&self) -> [(&'static str, usize); 17] {
+    pub(crate) fn counts(&self) -> [(&'static str, usize); 18] {
         let of = |index: usize| {
             let is_one = |placed: &&Arc<TypedDocument<Resource>>| placed.document.kind() == KIND_NAMES[index];
             (KIND_NAMES[index], self.gateway_api.iter().filter(is_one).count())
@@ -161,6 +166,7 @@ impl Documents {
             ("Policy", self.policies.len()),
             ("StoredSecret", self.stored_secrets.len()),
             ("NamespaceQuota", self.namespace_quotas.len()),
+            ("Namespace", self.namespaces.len()),
             ("translated policy", self.foreign.len()),
             of(0),
             of(1),
@@ -314,6 +320,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     let (warnings, warnings_across) = if problems.borrow().is_empty() && !documents.effort.is_over() {
         let mut doubts = doubts.take();
         doubts.extend(stored_secret::exposed(&documents.stored_secrets));
+        doubts.extend(documents.skipped.iter().cloned());
         let routes = (&routes, &compiled_routes[..]);
         warnings::find(&mesh, documents, &policies, &functions, [&names, &jobs, &externals], routes, doubts)
     } else {

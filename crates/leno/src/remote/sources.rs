@@ -24,6 +24,8 @@ pub(crate) struct SelfContained {
     pub files: Vec<File>,
     /// One line for each file whose content is now in a text.
     pub inlined: Vec<String>,
+    /// Warnings of objects that are in no text, because the mesh does not read them.
+    pub skipped: Vec<Problem>,
 }
 
 impl Sources {
@@ -71,7 +73,9 @@ impl SelfContained {
     fn new(texts: &[Text]) -> Result<Self, Vec<Problem>> {
         let (mut all, mut problems) = (Self::default(), Vec::new());
         for (path, text) in texts {
-            match leno_config::inline_files(path.as_deref(), name_of(path), text) {
+            let (text, skipped) = leno_config::without_skipped(name_of(path), text);
+            all.skipped.extend(skipped);
+            match leno_config::inline_files(path.as_deref(), name_of(path), &text) {
                 Ok((text, inlined)) => {
                     all.files.push(File { name: name_of(path).display().to_string(), text });
                     all.inlined.extend(inlined.iter().map(|inlined| {
@@ -85,8 +89,14 @@ impl SelfContained {
         if problems.is_empty() { Ok(all) } else { Err(problems) }
     }
 
-    /// Prints the files whose content is now in a text.
+    /// Prints the warnings of objects that are in no text.
+    pub(crate) fn print_skipped(&self) {
+        self.skipped.iter().for_each(|problem| eprintln!("warning: {}", shown(&problem.to_string())));
+    }
+
+    /// Prints the same, and the files whose content is now in a text.
     pub(crate) fn print_inlined(&self) {
+        self.print_skipped();
         self.inlined.iter().for_each(|line| println!("{}", shown(line)));
     }
 
@@ -97,6 +107,11 @@ impl SelfContained {
     }
 }
 
+/// The text of a file without objects that the mesh does not read.
+fn kept(path: &Option<PathBuf>, text: &str) -> File {
+    File { name: name_of(path).display().to_string(), text: leno_config::without_skipped(name_of(path), text).0 }
+}
+
 fn name_of(path: &Option<PathBuf>) -> &Path {
     path.as_deref().unwrap_or(Path::new("standard input"))
 }
@@ -104,8 +119,7 @@ fn name_of(path: &Option<PathBuf>) -> &Path {
 /// The names of all documents in these files of a command.
 pub(super) fn names_in(paths: &[PathBuf]) -> Result<Vec<Name>> {
     let texts = Sources::texts(paths)?;
-    let files = texts.into_iter().map(|(path, text)| File { name: name_of(&path).display().to_string(), text });
-    names(&files.collect::<Vec<_>>())
+    names(&texts.iter().map(|(path, text)| kept(path, text)).collect::<Vec<_>>())
 }
 
 /// The names of all documents in these files.

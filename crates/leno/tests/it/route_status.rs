@@ -83,6 +83,26 @@ fn leno_up_tells_the_status_of_its_documents() {
     assert!(yaml.contains("type: Accepted") && !yaml.contains("test/lost"), "{yaml}");
 }
 
+const OBJECTS: &str = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: ca, namespace: test}\n";
+const NAMESPACE: &str = "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: test, labels: {team: shop}}\n";
+
+#[test]
+fn a_control_plane_takes_labels_of_namespaces_from_the_operator_alone_and_no_other_objects() {
+    let control = control_of(Ipv4Addr::LOCALHOST, "");
+    let applied = control.apply(&format!("{NAMESPACE}{OBJECTS}"));
+    let warnings = String::from_utf8_lossy(&applied.stderr).into_owned();
+    assert!(applied.status.success() && warnings.contains("this `ConfigMap` of Kubernetes is not read"), "{applied:?}");
+    let kinds: Vec<Value> = control.documents().iter().map(|document| document["kind"].clone()).collect();
+    assert!(kinds.contains(&json!("Namespace")) && !kinds.contains(&json!("ConfigMap")), "{kinds:?}");
+    let made = control.leno(&["token", "create", "--role", "editor", "--namespace", "test"]);
+    let token = text(&made).trim().to_owned();
+    for (documents, expected) in [(NAMESPACE, 403), (OBJECTS, 422)] {
+        let body = json!({ "apply": [{ "name": "a.yaml", "text": documents }] });
+        let (status, answer) = control.post(&token, "/v1/changes", &body);
+        assert_eq!(status, expected, "{answer}");
+    }
+}
+
 #[test]
 fn a_control_plane_tells_readers_the_status_of_their_namespaces() {
     let control = control_of(Ipv4Addr::LOCALHOST, "  gateway: {http: '127.0.0.1:8099'}\n");

@@ -6,6 +6,7 @@ use super::certificates::{CERTIFICATES, CertificateSource};
 use super::hosts::narrower;
 use super::ports::Ports;
 use crate::host;
+use crate::namespace_object::NamespaceObject;
 use crate::problem::{Problem, Scope};
 use crate::route_status::{CONTROLLER, Condition, GatewayStatus, ListenerStatus};
 use leno_gateway_api::{
@@ -43,31 +44,40 @@ pub(super) struct Gateways<'a> {
     pub statuses: Vec<GatewayStatus>,
     /// Gateways of other implementations.
     pub others: BTreeSet<(&'a str, &'a str)>,
+    /// The labels of namespaces, which only their Namespace objects give them.
+    labels: BTreeMap<&'a str, &'a BTreeMap<String, String>>,
 }
 
-impl Listener<'_> {
-    /// Whether routes of a namespace may be attached. `own`: the namespace of the Gateway.
-    pub(super) fn admits(&self, own: &str, namespace: &str) -> bool {
-        match (self.from, self.selector) {
+impl Gateways<'_> {
+    /// Whether a listener of a Gateway in the namespace `own` takes routes of a namespace.
+    pub(super) fn admit(&self, listener: &Listener<'_>, own: &str, namespace: &str) -> bool {
+        match (listener.from, listener.selector) {
             (RouteFromNamespaces::All, _) => true,
             (RouteFromNamespaces::Same, _) => own == namespace,
-            (RouteFromNamespaces::Selector, Some(selector)) => selects(selector, namespace),
+            (RouteFromNamespaces::Selector, Some(selector)) => {
+                selects(selector, namespace, self.labels.get(namespace).copied())
+            }
             (RouteFromNamespaces::Selector, None) => false,
         }
     }
 }
 
-/// Whether a selector of namespaces selects this one. A namespace has one label, its name.
-fn selects(selector: &LabelSelector, namespace: &str) -> bool {
-    let labels = selector.match_labels.iter().all(|(key, value)| key == NAME_LABEL && value == namespace);
-    labels
+/// Whether a selector of namespaces selects this one. A namespace has the label with its name, and
+/// those of its Namespace object.
+fn selects(selector: &LabelSelector, namespace: &str, labels: Option<&BTreeMap<String, String>>) -> bool {
+    let value_of = |key: &str| match key {
+        NAME_LABEL => Some(namespace),
+        key => labels?.get(key).map(String::as_str),
+    };
+    selector.match_labels.iter().all(|(key, value)| value_of(key) == Some(value))
         && selector.match_expressions.iter().all(|wanted| {
-            let has = wanted.key == NAME_LABEL;
+            let value = value_of(&wanted.key);
+            let is_listed = || wanted.values.iter().any(|listed| Some(&**listed) == value);
             match &*wanted.operator {
-                "In" => has && wanted.values.iter().any(|value| value == namespace),
-                "NotIn" => !(has && wanted.values.iter().any(|value| value == namespace)),
-                "Exists" => has,
-                "DoesNotExist" => !has,
+                "In" => is_listed(),
+                "NotIn" => !is_listed(),
+                "Exists" => value.is_some(),
+                "DoesNotExist" => value.is_none(),
                 _ => false,
             }
         })
@@ -77,6 +87,7 @@ fn selects(selector: &LabelSelector, namespace: &str) -> bool {
 /// wrong is a condition, and a doubt.
 pub(super) fn gateways<'a>(
     documents: &'a [Arc<TypedDocument<Resource>>],
+    namespaces: &'a [Arc<TypedDocument<NamespaceObject>>],
     mesh: &MeshConfig,
     stored: &CertificateSource<'_>,
     claims: &mut Claims<'a>,
@@ -86,6 +97,13 @@ pub(super) fn gateways<'a>(
     let mut ports = Ports::new(mesh);
     let classes: BTreeSet<&str> = documents.iter().filter_map(|placed| class(&placed.document)).collect();
     let mut gateways = Gateways::default();
+    for placed in namespaces {
+        let NamespaceObject { name, labels } = &placed.document;
+        if gateways.labels.insert(name, labels).is_some() {
+            let message = format!("there is another Namespace `{name}`");
+            placed.scope(problems).field("metadata").field("name").problem(message, "keep one of the two");
+        }
+    }
     let is_gateway = |placed: &&Arc<TypedDocument<Resource>>| matches!(placed.document, Resource::Gateway(_));
     let mut sorted: Vec<&Arc<TypedDocument<Resource>>> = documents.iter().filter(is_gateway).collect();
     sorted.sort_by_key(|placed| (&placed.document.metadata().namespace, &placed.document.metadata().name));

@@ -108,7 +108,8 @@ pub(super) fn routes<'a>(
     }
     let are_known = !(documents.incomplete || documents.unstored && documents.stored.is_none());
     let stored = CertificateSource { secrets, are_known, grants: &grants };
-    let gateways = listeners::gateways(&documents.gateway_api, mesh, &stored, claims, problems, doubts);
+    let gateways =
+        listeners::gateways(&documents.gateway_api, &documents.namespaces, mesh, &stored, claims, problems, doubts);
     let mut written: Vec<WrittenRoute<'_>> =
         documents.gateway_api.iter().filter_map(|placed| WrittenRoute::of(placed)).collect();
     written.sort_by_key(|route| (route.namespace, route.name, route.kind == HttpRouteKind::Grpc));

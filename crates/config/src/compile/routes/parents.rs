@@ -124,7 +124,7 @@ impl<'a> Parents<'a> {
             return Err(no_parent(format!("the Gateway `{shown}` has no listener of this name and port")));
         }
         let admits = |listener: &&&Listener<'_>| {
-            listener.kinds.contains(&kind_name(route.kind)) && listener.admits(namespace, route.namespace)
+            listener.kinds.contains(&kind_name(route.kind)) && self.gateways.admit(listener, namespace, route.namespace)
         };
         let admitting: Vec<&Listener<'_>> = named.iter().filter(admits).copied().collect();
         if admitting.is_empty() {
