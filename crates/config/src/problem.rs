@@ -157,6 +157,11 @@ impl<'a> Scope<'a> {
         Scope { node: Some(node), ..*self }
     }
 
+    /// The same place, whose problems are reported elsewhere.
+    pub(crate) fn reporting<'s>(&'s self, problems: &'s RefCell<Vec<Problem>>) -> Scope<'s> {
+        Scope { problems, ..*self }
+    }
+
     /// Changes the problems after the first `count`.
     pub(crate) fn amend(&self, count: usize, change: impl FnMut(&mut Problem)) {
         self.problems.borrow_mut().iter_mut().skip(count).for_each(change);

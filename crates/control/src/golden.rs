@@ -147,6 +147,7 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("routes-of-ports", &Resource::Routes(Box::new(routes::opened())));
     resource("routes-of-certificates", &Resource::Routes(Box::new(routes::certified())));
     resource("listener-certificates", &Resource::Certificates(Arc::new(routes::certificates())));
+    resource("routes-with-authorizer", &Resource::Routes(Box::new(routes::with_authorizer())));
     resource("route-of-documents", &Resource::Route(Box::new(Route::of(&routes::routed()).unwrap())));
     resource("slice-routed", &Resource::FunctionConfig(Box::new(routes::routed())));
     resource("routes-with-faults", &Resource::Routes(Box::new(routes::faulty_gateway_routes())));

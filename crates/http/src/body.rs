@@ -57,6 +57,8 @@ pub struct Body {
     upload: Option<Upload>,
     /// For request bodies: fields that identify the caller, which trailers must not contain.
     identity_fields: Option<Arc<[Box<str>]>>,
+    /// For request bodies: whether the fields of trailers are removed.
+    drops_trailers: bool,
     guard: Option<Box<dyn Guard>>,
 }
 
@@ -209,6 +211,13 @@ impl Body {
         self
     }
 
+    /// The body of a request whose header fields an authorizer has set. It has no fields in trailers,
+    /// which a server could take for those.
+    pub fn without_trailers(mut self) -> Self {
+        self.drops_trailers = true;
+        self
+    }
+
     /// Adds a meter to the body of a request. After a local delivery, the caller's exchange already
     /// has a meter.
     #[inline]
@@ -308,7 +317,15 @@ impl Body {
     }
 
     fn from_source(source: Source) -> Self {
-        Self { source, meters: [None, None], activity: None, upload: None, identity_fields: None, guard: None }
+        Self {
+            source,
+            meters: [None, None],
+            activity: None,
+            upload: None,
+            identity_fields: None,
+            drops_trailers: false,
+            guard: None,
+        }
     }
 
     fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
@@ -455,6 +472,9 @@ impl http_body::Body for Body {
                 if let Some(trailers) = frame.trailers_mut() {
                     let claims = self.identity_fields.iter().flat_map(|fields| fields.iter()).map(|field| &**field);
                     head::clean_trailers(trailers, claims);
+                    if self.drops_trailers {
+                        trailers.clear();
+                    }
                 }
                 self.count(&frame);
                 Poll::Ready(Some(Ok(frame)))

@@ -34,6 +34,13 @@ pub enum Edit {
 }
 
 impl Edit {
+    /// The name of its field.
+    pub fn name(&self) -> &HeaderName {
+        match self {
+            Self::Set(name, _) | Self::Append(name, _) | Self::Remove(name) => name,
+        }
+    }
+
     /// Bytes of its name and value.
     #[inline]
     pub fn size(&self) -> usize {

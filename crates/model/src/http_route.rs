@@ -1,6 +1,7 @@
 //! Checked HTTP routes: what HTTPRoute and GRPCRoute documents become. They come from `config`; a
 //! node's route tables are built from them.
 
+use crate::authorizer::Authorizer;
 use crate::fault::Fault;
 use crate::function_id::FunctionId;
 use serde::{Deserialize, Serialize};
@@ -109,7 +110,7 @@ pub struct RouteRule {
     pub name: String,
     /// A request has to match one of these; never empty.
     pub matches: Vec<RouteMatch>,
-    /// What is done to requests and responses, in order.
+    /// Changes of requests and responses, in order.
     pub filters: Vec<RouteFilter>,
     /// Where requests go. Without any, and without a redirect: they get status 500.
     pub backends: Vec<Backend>,
@@ -121,7 +122,7 @@ pub struct RouteRule {
     pub faults: Vec<Fault>,
 }
 
-/// What a request has to be, all of it.
+/// Conditions of a request, all of which have to hold.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteMatch {
@@ -148,7 +149,7 @@ pub enum PathPattern {
     Regex(String),
 }
 
-/// What a header field or a query parameter has to be.
+/// A condition of a header field or a query parameter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FieldMatch {
@@ -167,7 +168,7 @@ pub enum ValuePattern {
     Regex(String),
 }
 
-/// What a route does to requests and responses.
+/// A step of a route with requests and responses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RouteFilter {
     /// Changes header fields of requests.
@@ -182,6 +183,8 @@ pub enum RouteFilter {
     Mirror(Mirror),
     /// Answers preflight requests, and tells browsers which pages may read responses.
     Cors(Cors),
+    /// Asks an authorizer about each request.
+    Authorize(Box<RouteAuthorizer>),
 }
 
 /// Changes of header fields: first `set`, then `add`, then `remove`. Names in lower case.
@@ -196,7 +199,7 @@ pub struct HeaderModifier {
     pub remove: Vec<String>,
 }
 
-/// A redirect. What it does not name stays as the client asked.
+/// A redirect. Parts of the address that it does not name stay as the client asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Redirect {
@@ -243,6 +246,20 @@ pub struct Mirror {
     pub denominator: u32,
 }
 
+/// An authorizer that a route asks before any policy judges the request. A question is a separate
+/// call: of the caller, or of the client at a gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteAuthorizer {
+    /// Who is asked: a function or an External.
+    pub target: BackendTarget,
+    /// How it is asked. Without an authority, it gets that of the request. It has no cache.
+    pub authorizer: Authorizer,
+    /// An answer that allows sets all of its fields in the request, except those of the message and
+    /// of the mesh, and not only `upstream_headers`.
+    pub sets_all: bool,
+}
+
 /// Cross-origin resource sharing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -269,7 +286,7 @@ pub struct Backend {
     pub target: BackendTarget,
     /// Its share is this number of the sum of all weights of the rule.
     pub weight: u32,
-    /// What is done to its requests and responses after the rule's filters.
+    /// Filters of its requests and responses, after those of the rule.
     pub filters: Vec<RouteFilter>,
 }
 
@@ -327,7 +344,8 @@ impl BackendTarget {
 }
 
 impl HttpRoute {
-    /// The functions and Externals that its requests and their copies can go to.
+    /// The functions and Externals that its requests, their copies and questions about them can go
+    /// to.
     pub fn targets(&self) -> impl Iterator<Item = &FunctionId> {
         let filters = |rule| {
             let RouteRule { filters, backends, .. }: &RouteRule = rule;
@@ -335,6 +353,7 @@ impl HttpRoute {
         };
         let mirrors = self.rules.iter().flat_map(filters).filter_map(|filter| match filter {
             RouteFilter::Mirror(mirror) => mirror.target.function(),
+            RouteFilter::Authorize(asked) => asked.target.function(),
             _ => None,
         });
         self.rules.iter().flat_map(|rule| &rule.backends).filter_map(|backend| backend.target.function()).chain(mirrors)

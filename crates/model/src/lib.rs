@@ -42,8 +42,8 @@ pub use function::{Callee, Engine, Expose, Extension, FunctionConfig, JwksFetch,
 pub use function_id::{BadFunctionId, FunctionId};
 pub use http_route::{
     AttachedRoute, Attachment, Backend, BackendTarget, CallRoute, Cors, FieldMatch, GatewayRoutes, HeaderModifier,
-    HttpRoute, HttpRouteKind, Mirror, PathChange, PathPattern, Precedence, Redirect, Rewrite, RouteFilter,
-    RouteListener, RouteMatch, RouteRetry, RouteRule, RouteTimeouts, ValuePattern,
+    HttpRoute, HttpRouteKind, Mirror, PathChange, PathPattern, Precedence, Redirect, Rewrite, RouteAuthorizer,
+    RouteFilter, RouteListener, RouteMatch, RouteRetry, RouteRule, RouteTimeouts, ValuePattern,
 };
 pub use instance_state::InstanceState;
 /// The folders of nodes that [`NamespaceBounds`] lists.

@@ -32,7 +32,7 @@ pub fn authorizer(bytes: &[u8]) {
     // The bytes as they are, and in a frame, so that most get as far as the message.
     let framed = [&[0][..], &u32::try_from(bytes.len()).unwrap_or(0).to_be_bytes(), bytes].concat();
     for body in [bytes, &framed] {
-        match answer::of_grpc(&spec, &[], body) {
+        match answer::of_grpc(&spec, answer::Names::Listed(&spec.upstream_headers), &[], body) {
             Ok(Answer::Allows(edits)) => {
                 for edit in edits {
                     match edit {

@@ -48,7 +48,7 @@ impl Exchange {
     pub(crate) async fn run(
         mut self,
         mut head: Box<request::Parts>,
-        body: Body,
+        mut body: Body,
         known: Option<Box<Route>>,
     ) -> Response<Body> {
         let route = match self.route(&mut head, known) {
@@ -58,6 +58,15 @@ impl Exchange {
         };
         if let Some(port) = route.followed.as_ref().and_then(|followed| followed.external_port()) {
             self.port = port;
+        }
+        if let Some(followed) = &route.followed
+            && followed.authorizers().next().is_some()
+        {
+            let asking = self.ask_of_route(&route, followed, &mut head, body.is_over());
+            if let Err(refusal) = Box::pin(asking).await {
+                return self.refuse(refusal);
+            }
+            body = body.without_trailers();
         }
         let copies = match &route.followed {
             Some(followed) => mirror::prepare(&self, followed, &head),

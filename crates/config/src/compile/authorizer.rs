@@ -117,15 +117,20 @@ fn path_prefix(scope: &Scope<'_>, authorizer: &document::Authorizer) {
     if prefix.is_empty() {
         return;
     }
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte);
-    let dots = prefix.split('/').any(|segment| matches!(segment, "." | ".."));
-    let good = prefix.starts_with('/') && !prefix.ends_with('/') && !prefix.contains("//") && !dots;
     if authorizer.protocol == AuthorizerProtocol::Grpc {
         scope.problem("a gRPC call has the path of its method", "remove it, or use `protocol: http`");
-    } else if !good || !prefix.bytes().all(plain) || prefix.len() > LONGEST_PREFIX {
+    } else if !is_prefix(prefix) {
         let fix = "expected a path such as /check: letters, digits, `-`, `.`, `_` and `~`, without a slash at its end";
         scope.problem(format!("`{}` cannot stand before a path", prefix.escape_debug()), fix);
     }
+}
+
+/// Whether a path can stand before the path of a question.
+pub(super) fn is_prefix(prefix: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte);
+    let dots = prefix.split('/').any(|segment| matches!(segment, "." | ".."));
+    let good = prefix.starts_with('/') && !prefix.ends_with('/') && !prefix.contains("//") && !dots;
+    good && prefix.bytes().all(plain) && prefix.len() <= LONGEST_PREFIX
 }
 
 fn raw_headers(scope: &Scope<'_>, authorizer: &document::Authorizer) -> bool {
@@ -204,7 +209,7 @@ pub(super) fn connect(
             let Some((id, called)) = authorizer.service.as_ref().and_then(|id| functions.get_key_value(id)) else {
                 continue;
             };
-            match reached(id, called, authorizer.config.protocol) {
+            match reached(id, called, authorizer.config.protocol, None) {
                 Ok(authority) => authorizer.config.authority = authority,
                 Err((_, fix)) if fields::is_of_another_tenant(&service, &policy.namespace, id) => {
                     fields::not_callable(context, &service, id, fix);
@@ -233,8 +238,14 @@ pub(super) fn connect(
     }
 }
 
-/// The authority by which an authorizer is called.
-fn reached(id: &FunctionId, called: &Function, protocol: AuthorizerProtocol) -> Result<String, (String, &'static str)> {
+/// The authority by which an authorizer is called. `at`: the only port of an External at which it may
+/// be asked.
+pub(super) fn reached(
+    id: &FunctionId,
+    called: &Function,
+    protocol: AuthorizerProtocol,
+    at: Option<u16>,
+) -> Result<String, (String, &'static str)> {
     let grpc = protocol == AuthorizerProtocol::Grpc;
     let Run::Egress(egress) = &called.run else {
         let other = match called.protocol {
@@ -249,7 +260,8 @@ fn reached(id: &FunctionId, called: &Function, protocol: AuthorizerProtocol) -> 
     };
     let Egress { hosts, addresses, ports, .. } = egress;
     let http = |protocol| matches!(protocol, EgressProtocol::Http | EgressProtocol::Https);
-    let Some(port) = ports.iter().find(|port| http(port.protocol) && (port.http2 || !grpc)) else {
+    let mut permitted = ports.iter().filter(|port| at.is_none_or(|at| port.number == at));
+    let Some(port) = permitted.find(|port| http(port.protocol) && (port.http2 || !grpc)) else {
         let fix = "give it a port with `protocol: http` or `https`, for gRPC with `http2: true`";
         return Err((format!("`{id}` has no port at which it could be asked"), fix));
     };

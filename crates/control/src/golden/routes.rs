@@ -2,10 +2,10 @@
 
 use super::{configs, id};
 use leno_model::{
-    AttachedRoute, Attachment, Backend, BackendTarget, CallRoute, Cors, Fault, FaultAbort, FieldMatch, FieldValues,
-    FunctionConfig, GatewayRoutes, HeaderModifier, HttpRoute, HttpRouteKind, Mirror, PathChange, PathPattern,
-    Precedence, Redirect, Rewrite, RouteFilter, RouteListener, RouteMatch, RouteRetry, RouteRule, RouteTimeouts,
-    SecretBytes, SecretValues, StoredKey, ValuePattern,
+    AttachedRoute, Attachment, Authorizer, AuthorizerProtocol, Backend, BackendTarget, CallRoute, Cors, Fault,
+    FaultAbort, FieldMatch, FieldValues, FunctionConfig, GatewayRoutes, HeaderModifier, HttpRoute, HttpRouteKind,
+    Mirror, PathChange, PathPattern, Precedence, Redirect, Rewrite, RouteAuthorizer, RouteFilter, RouteListener,
+    RouteMatch, RouteRetry, RouteRule, RouteTimeouts, SecretBytes, SecretValues, StoredKey, ValuePattern,
 };
 use leno_policy::spec::StringMatch;
 use std::time::Duration;
@@ -108,6 +108,28 @@ fn faults() -> Vec<Fault> {
         ..slow.clone()
     };
     vec![abort("down", FaultAbort::Status(503)), abort("ended", FaultAbort::Grpc(14)), slow]
+}
+
+/// Routes, of which one asks an authorizer.
+pub(super) fn with_authorizer() -> GatewayRoutes {
+    let mut routes = gateway_routes();
+    let authorizer = Authorizer {
+        name: "shop/checkout/externalAuth/0".to_owned(),
+        authority: "login.example".to_owned(),
+        protocol: AuthorizerProtocol::Http,
+        path_prefix: "/check".to_owned(),
+        timeout: Duration::from_millis(200),
+        status_on_error: 503,
+        shown: Some(vec!["authorization".to_owned()]),
+        raw_headers: false,
+        upstream_headers: vec!["x-user".to_owned()],
+        client_headers: vec!["location".to_owned()],
+        cache: None,
+        audit: false,
+    };
+    let asked = RouteAuthorizer { target: BackendTarget::Function(id("shop/login")), authorizer, sets_all: true };
+    routes.routes[0].route.rules[0].filters = vec![RouteFilter::Authorize(Box::new(asked))];
+    routes
 }
 
 fn call_route(route: HttpRoute, port: Option<u16>) -> CallRoute {

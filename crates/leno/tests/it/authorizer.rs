@@ -445,3 +445,67 @@ fn an_authorizer_behind_tls_is_asked_like_any_other() {
         mesh.log_lines("direction", "inbound", 2);
     }
 }
+
+/// A Gateway, a route that asks `authz`, and a function whose policy has no authorizer.
+fn routed(gateway: u16, port: u16, way: Way) -> String {
+    let api = "---\napiVersion: gateway.networking.k8s.io/v1\n";
+    let (protocol, http) = match way {
+        Way::Grpc { .. } => ("GRPC", ", grpc: {}"),
+        Way::Http { .. } => {
+            ("HTTP", ", http: {path: /check, allowedHeaders: [x-team], allowedResponseHeaders: [x-user]}")
+        }
+    };
+    let shop = echo_function("shop", "  isolation: process\n  scale: {min: 1}") + &policy("shop", "shop", RULES);
+    let open = policy("open-authz", "authz", mesh::ALLOW_ALL);
+    format!(
+        "{}{open}{shop}{api}kind: Gateway\nmetadata: {{name: gate, namespace: test}}\nspec: {{gatewayClassName: leno, listeners: [{{name: http, port: {gateway}, protocol: HTTP}}]}}\n{api}kind: HTTPRoute\nmetadata: {{name: shop, namespace: test}}\nspec:\n  parentRefs: [{{name: gate}}]\n  hostnames: [shop.example]\n  rules:\n  - filters: [{{type: ExternalAuth, externalAuth: {{protocol: {protocol}, backendRef: {{name: authz, port: {port}}}{http}}}}}]\n    backendRefs: [{{name: shop, port: 80}}]\n",
+        way.authorizer(port, "shop")
+    )
+}
+
+#[test]
+fn a_route_asks_an_authorizer_before_policies_judge() {
+    let server = Authorizer::start();
+    let mut mesh = Mesh::start("");
+    for way in WAYS {
+        server.say(Say::Allow(vec![("x-user", "ann"), ("x-other", "1"), ("x-leno-caller", "root")]));
+        mesh.write(&routed(mesh.ports.gateway, server.port(), way));
+        let sent = ["x-user: root", "X_User: root", "x-team: red", "authorization: Bearer a"];
+        let begin = server.count();
+        // The route of the way before must be gone.
+        mesh.wait_for("the route", |mesh| {
+            let asked = server.asked().into_iter().skip(begin).next_back();
+            let is_http = asked.is_some_and(|asked| asked.path.starts_with("/check/"));
+            let answer = get(mesh, "shop", "/items/1?q=%2f", &sent);
+            answer.status == 200 && is_http == matches!(way, Way::Http { .. })
+        });
+        let answer = get(&mesh, "shop", "/items/1?q=%2f", &sent);
+        let headers = &answer.json()["headers"];
+        assert_eq!(headers["x-user"], json!(["ann"]), "{way:?}: {answer:?}");
+        assert!(headers["x_user"].is_null(), "{way:?}: {answer:?}");
+        assert_eq!(headers["x-other"].is_null(), matches!(way, Way::Http { .. }), "{way:?}: {answer:?}");
+        let asked = server.asked().pop().unwrap();
+        let prefix = if matches!(way, Way::Http { .. }) { "/check" } else { "" };
+        assert_eq!(
+            (asked.method.as_str(), asked.path.as_str()),
+            ("GET", &*format!("{prefix}/items/1?q=%2f")),
+            "{way:?}"
+        );
+        assert_eq!(asked.headers.get("authorization").map(String::as_str), Some("Bearer a"), "{way:?}");
+        if let Way::Grpc { .. } = way {
+            assert!(asked.destination.ends_with("/sa/shop") && asked.host == "shop.example", "{asked:?}");
+        }
+        // The policies judge afterwards.
+        let before = server.count();
+        assert_eq!(get(&mesh, "shop", "/private", &sent).status, 403, "{way:?}");
+        assert_eq!(server.count(), before + 1, "{way:?}");
+        server.say(Say::Refuse(401, vec![("www-authenticate", "Basic"), ("x-secret", "1")], "who?"));
+        let answer = get(&mesh, "shop", "/items/1", &[]);
+        assert_eq!((answer.status, answer.header("www-authenticate")), (401, Some("Basic")), "{way:?}: {answer:?}");
+        assert_eq!((answer.header("x-secret"), answer.body.as_str()), (None, "who?"), "{way:?}");
+        let explained = explained(&mesh, &answer);
+        assert!(explained.contains("test/shop/externalAuth/0"), "{way:?}: {explained}");
+        server.say(Say::Break);
+        assert_eq!(get(&mesh, "shop", "/items/1", &[]).status, 503, "{way:?}");
+    }
+}

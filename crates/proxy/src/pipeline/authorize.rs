@@ -6,6 +6,7 @@
 //! names. If there is no valid answer, the proxy refuses the request.
 
 pub(crate) mod answer;
+mod by_route;
 mod envoy;
 mod question;
 
@@ -15,7 +16,7 @@ use crate::pipeline::reply::OwnResponse;
 use crate::state::authorizer::{Answer, Authorizer, AuthorizerRefusal};
 use crate::state::function::FunctionEntry;
 use crate::state::in_flight::InFlight;
-use answer::NoAnswer;
+use answer::{Names, NoAnswer};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, StatusCode, request};
 use http_body_util::BodyExt;
@@ -141,13 +142,13 @@ impl Exchange {
         let in_flight = Arc::new(InFlight::new(&self.request_id, trace, &about.headers));
         let asking = async {
             let answered = self.call_as(entry, in_flight, head, body).await?;
-            let issuers = &entry.inbound.spec.authentication;
+            let (issuers, names) = (&entry.inbound.spec.authentication, Names::Listed(&spec.upstream_headers));
             match spec.protocol {
-                AuthorizerProtocol::Grpc => answer::of_grpc(spec, issuers, &succeeded(answered).await?),
+                AuthorizerProtocol::Grpc => answer::of_grpc(spec, names, issuers, &succeeded(answered).await?),
                 AuthorizerProtocol::Http => {
                     let (head, body) = answered.into_parts();
                     let (body, _) = collect(body).await?;
-                    answer::of_http(spec, issuers, head.status, &head.headers, body)
+                    answer::of_http(spec, names, issuers, head.status, &head.headers, body)
                 }
             }
         };

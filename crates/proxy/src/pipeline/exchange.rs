@@ -13,6 +13,7 @@ use leno_http::head::{HeadError, RequestKind};
 use leno_http::interim::{Interim, InterimQueue, MAX_INTERIM_BYTES, cost, is_passed_on};
 use leno_http::peer::{Peer, TrafficDirection};
 use leno_http::{head, hop};
+use leno_model::BackendTarget;
 use leno_namespaces::Namespace;
 use leno_policy::spec::Protocol;
 use leno_telemetry::record::Record;
@@ -256,6 +257,28 @@ impl Exchange {
         };
         let kind = RequestKind { protocol: self.protocol, upgrade: false };
         Self::new(arrival, kind, self.request_id.clone(), head)
+    }
+
+    /// The exchange of a question about this request, and its head as the authorizer gets it.
+    pub(crate) fn for_question(&self, protocol: Protocol, target: &BackendTarget, head: &mut request::Parts) -> Self {
+        let (worker, snapshot, origin) = (self.worker.clone(), self.snapshot.clone(), self.origin.clone());
+        let port = match target {
+            BackendTarget::External(_, port) => *port,
+            BackendTarget::Function(_) | BackendTarget::Revision(..) | BackendTarget::Invalid(_) => self.port,
+        };
+        let arrival = Arrival {
+            scheme: self.scheme,
+            port: Some(port),
+            certificate: self.certificate,
+            is_nested: true,
+            is_unshared: true,
+            tells_own: true,
+            ..Arrival::new(worker, snapshot, origin, self.peer.clone(), self.parent.clone())
+        };
+        let kind = RequestKind { protocol, upgrade: false };
+        let exchange = Self::new(arrival, kind, self.request_id.clone(), head);
+        head.headers.insert(head::REQUEST_ID, exchange.request_id.clone());
+        exchange
     }
 
     /// Whether the request is a copy: nothing waits for it, and no instance starts for it.

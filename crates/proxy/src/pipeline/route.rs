@@ -108,6 +108,17 @@ impl Route {
         }
     }
 
+    /// The SPIFFE ID of the callee.
+    pub(crate) fn target_identity(&self) -> Option<Arc<str>> {
+        match &self.upstream {
+            Upstream::Instance(entry) | Upstream::Egress(entry, _) | Upstream::LocalDelivery(entry) => {
+                Some(entry.identity.clone())
+            }
+            Upstream::Remote(callee) => Some(callee.identity.clone()),
+            Upstream::NotACallee => None,
+        }
+    }
+
     /// The callee's name, for the record.
     pub(crate) fn target_name(&self) -> Option<Arc<str>> {
         match &self.upstream {

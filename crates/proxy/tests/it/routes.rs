@@ -1,5 +1,6 @@
 //! Requests that follow routes of documents: at the gateway, between functions, and between nodes.
 
+mod authorizers;
 mod calls;
 mod egress;
 mod faults;

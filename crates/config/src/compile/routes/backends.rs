@@ -64,6 +64,8 @@ pub(super) struct References<'a> {
     pub backend_tls: &'a BackendTls,
     /// `None`: calls need no grant, because policies decide which function may call which.
     pub grants: Option<&'a Grants<'a>>,
+    /// `namespace/name` of the route.
+    pub route: &'a str,
     /// Namespace and kind of the route.
     pub namespace: &'a str,
     pub kind: HttpRouteKind,

@@ -1,12 +1,12 @@
 //! Filters of rules and of back ends.
 
 use super::backends::{Reference, References};
-use super::patterns;
+use super::{external_auth, patterns};
 use crate::compile::header::{self, Use};
 use crate::problem::Scope;
 use leno_gateway_api::{
-    GRPCRouteFilter, HTTPCORSFilter, HTTPHeader, HTTPHeaderFilter, HTTPPathModifier, HTTPPathModifierType,
-    HTTPRequestMirrorFilter, HTTPRequestRedirectFilter, HTTPRouteFilter, HTTPURLRewriteFilter,
+    GRPCRouteFilter, HTTPCORSFilter, HTTPExternalAuthFilter, HTTPHeader, HTTPHeaderFilter, HTTPPathModifier,
+    HTTPPathModifierType, HTTPRequestMirrorFilter, HTTPRequestRedirectFilter, HTTPRouteFilter, HTTPURLRewriteFilter,
 };
 use leno_model::{BackendTarget, Cors, HeaderModifier, Mirror, PathChange, Redirect, Rewrite, RouteFilter, RouteMatch};
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(super) enum Filter<'a> {
     Redirect(&'a HTTPRequestRedirectFilter),
     Rewrite(&'a HTTPURLRewriteFilter),
     Cors(&'a HTTPCORSFilter),
-    ExternalAuth,
+    ExternalAuth(&'a HTTPExternalAuthFilter),
     Extension(&'a str),
 }
 
@@ -36,7 +36,7 @@ impl<'a> Filter<'a> {
         let HTTPRouteFilter {
             cors,
             extension_ref,
-            external_auth: _,
+            external_auth,
             request_header_modifier,
             request_mirror,
             request_redirect,
@@ -52,8 +52,8 @@ impl<'a> Filter<'a> {
             .or_else(|| request_redirect.as_ref().map(Self::Redirect))
             .or_else(|| url_rewrite.as_ref().map(Self::Rewrite))
             .or_else(|| cors.as_ref().map(Self::Cors))
-            .or_else(|| extension_ref.as_ref().map(|extension| Self::Extension(&extension.kind)))
-            .unwrap_or(Self::ExternalAuth)
+            .or_else(|| external_auth.as_ref().map(Self::ExternalAuth))
+            .unwrap_or_else(|| Self::Extension(extension_ref.as_ref().map_or("", |extension| &extension.kind)))
     }
 
     pub(super) fn of_grpc(filter: &'a GRPCRouteFilter) -> Self {
@@ -80,7 +80,7 @@ impl<'a> Filter<'a> {
             Self::Redirect(_) => "requestRedirect",
             Self::Rewrite(_) => "urlRewrite",
             Self::Cors(_) => "cors",
-            Self::ExternalAuth => "externalAuth",
+            Self::ExternalAuth(_) => "externalAuth",
             Self::Extension(_) => "extensionRef",
         }
     }
@@ -112,10 +112,9 @@ pub(super) fn compiled(
             Filter::Redirect(written) => Some(RouteFilter::Redirect(redirect(&scope, written, matches))),
             Filter::Rewrite(written) => Some(RouteFilter::Rewrite(rewrite(&scope, written, matches))),
             Filter::Cors(written) => Some(RouteFilter::Cors(cors(written))),
-            Filter::ExternalAuth => {
-                let message = "a route asks no external authorizer".to_owned();
-                let fix = "use `externalAuthorization` of a Policy for the function";
-                return Err(refused(references, &scope, message, fix));
+            Filter::ExternalAuth(written) => {
+                let authorizer = external_auth::compiled(references, &scope, written, index)?;
+                Some(RouteFilter::Authorize(Box::new(authorizer)))
             }
             Filter::Extension(kind) => {
                 let message = format!("there is no filter of the kind `{}`", kind.escape_debug());
@@ -124,10 +123,15 @@ pub(super) fn compiled(
             }
         });
     }
+    let has = |kind: fn(&RouteFilter) -> bool| compiled.iter().any(kind);
+    if has(|it| matches!(it, RouteFilter::Redirect(_))) && has(|it| matches!(it, RouteFilter::Authorize(_))) {
+        let message = "a redirect is answered before an authorizer is asked".to_owned();
+        return Err(refused(references, list, message, "remove one of the two"));
+    }
     Ok(compiled)
 }
 
-fn refused(references: &References<'_>, scope: &Scope<'_>, message: String, fix: &str) -> String {
+pub(super) fn refused(references: &References<'_>, scope: &Scope<'_>, message: String, fix: &str) -> String {
     references.invalid(scope, "InvalidKind", message.clone(), fix);
     message
 }

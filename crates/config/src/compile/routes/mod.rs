@@ -8,6 +8,7 @@ mod backend_tls;
 mod backends;
 mod capacity;
 mod certificates;
+mod external_auth;
 mod filters;
 mod hosts;
 mod listeners;
@@ -187,7 +188,9 @@ impl<'a> WrittenRoute<'a> {
         grants: Option<&Grants<'_>>,
         doubts: &RefCell<Vec<Problem>>,
     ) -> RuleSet {
+        let name = format!("{}/{}", self.namespace, self.name);
         let references = References {
+            route: &name,
             functions,
             backend_tls,
             grants,
@@ -232,7 +235,6 @@ impl<'a> WrittenRoute<'a> {
             message: format!("{}: requests for it get status 500", problem.message),
             ..problem.clone()
         }));
-        let name = format!("{}/{}", self.namespace, self.name);
         let route = HttpRoute { name, kind: self.kind, precedence: Precedence::MostSpecific, rules };
         RuleSet {
             placed: PlacedRoute { route, rules: places, origin: self.placed.origin, in_force: false },

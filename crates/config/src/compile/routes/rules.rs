@@ -91,6 +91,19 @@ fn finished(
             Vec::new()
         }
     };
+    let asks = |filter: &RouteFilter| matches!(filter, RouteFilter::Authorize(_));
+    let asks_for_all = filters.iter().any(asks);
+    for (index, backend) in backends.iter_mut().enumerate() {
+        let called = backend.target.function().and_then(|id| references.functions.get_key_value(id));
+        if let Some((id, _)) = called.filter(|(_, function)| function.as_received)
+            && (asks_for_all || backend.filters.iter().any(asks))
+        {
+            // Its server could read another path than the authorizer does.
+            let message = format!("`{id}` gets paths as they come, about which a route asks no authorizer");
+            let fix = "use `externalAuthorization` of a Policy for it";
+            backend.target = references.invalid(&list.element(index), "UnsupportedProtocol", message, fix);
+        }
+    }
     let redirects = filters.iter().any(|filter| matches!(filter, RouteFilter::Redirect(_)));
     if redirects && !backends.is_empty() {
         list.problem("a rule with a redirect sends nothing to back ends", "remove `backendRefs`");

@@ -37,8 +37,22 @@ pub(crate) enum NoAnswer {
     Invalid(#[from] BadOutput),
 }
 
+/// The header fields of an answer that allows which are set in the request.
+#[derive(Clone, Copy)]
+pub(crate) enum Names<'a> {
+    /// These.
+    Listed(&'a [String]),
+    /// All that describe neither the answer itself nor belong to the mesh. They replace the request's.
+    All,
+}
+
 /// Reads the answer to a gRPC call that succeeded.
-pub(crate) fn of_grpc(spec: &leno_model::Authorizer, issuers: &[Issuer], body: &[u8]) -> Result<Answer, NoAnswer> {
+pub(crate) fn of_grpc(
+    spec: &leno_model::Authorizer,
+    names: Names<'_>,
+    issuers: &[Issuer],
+    body: &[u8],
+) -> Result<Answer, NoAnswer> {
     let CheckResponse { status, http_response } = envoy::unframe(body).map_err(NoAnswer::Malformed)?;
     let status = match (status, &http_response) {
         (Some(status), _) => status,
@@ -48,9 +62,9 @@ pub(crate) fn of_grpc(spec: &leno_model::Authorizer, issuers: &[Issuer], body: &
     match (status.code, http_response) {
         (0, Some(HttpResponse::Denied(_))) => Err(NoAnswer::Malformed("it allows and refuses")),
         (_, Some(HttpResponse::Ok(_))) if status.code != 0 => Err(NoAnswer::Malformed("it refuses and allows")),
-        (0, None) => allows(spec, issuers, &[], &[]),
+        (0, None) => allows(names, issuers, &[], &[]),
         (_, Some(HttpResponse::Ok(OkHttpResponse { headers, headers_to_remove }))) => {
-            allows(spec, issuers, &fields(&headers), &headers_to_remove)
+            allows(names, issuers, &fields(&headers), &headers_to_remove)
         }
         (_, denied) => {
             let denied = match denied {
@@ -67,6 +81,7 @@ pub(crate) fn of_grpc(spec: &leno_model::Authorizer, issuers: &[Issuer], body: &
 /// Reads the answer to a request: 200 allows, a status from 300 to 499 refuses.
 pub(super) fn of_http(
     spec: &leno_model::Authorizer,
+    names: Names<'_>,
     issuers: &[Issuer],
     status: StatusCode,
     headers: &HeaderMap,
@@ -74,7 +89,7 @@ pub(super) fn of_http(
 ) -> Result<Answer, NoAnswer> {
     let fields: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
     match status.as_u16() {
-        200 => allows(spec, issuers, &fields, &[]),
+        200 => allows(names, issuers, &fields, &[]),
         code @ 300..=499 => refuses(spec, code, &fields, body, ""),
         code => Err(NoAnswer::Status(code)),
     }
@@ -86,15 +101,18 @@ fn fields(options: &[HeaderValueOption]) -> Vec<(&str, &[u8])> {
 }
 
 fn allows(
-    spec: &leno_model::Authorizer,
+    names: Names<'_>,
     issuers: &[Issuer],
     fields: &[(&str, &[u8])],
     removed: &[String],
 ) -> Result<Answer, NoAnswer> {
     let mut changes: Vec<RawEdit> = removed.iter().map(|name| RawEdit::Remove(name.as_bytes().into())).collect();
-    // Headers that a client must not forge are gone from the request, so that all of an answer's
-    // values are added.
-    changes.extend(named(&spec.upstream_headers, fields));
+    match names {
+        // Headers that a client must not forge are gone from the request, so that all of an answer's
+        // values are added.
+        Names::Listed(names) => changes.extend(named(names, fields)),
+        Names::All => changes.extend(all(fields)),
+    }
     edits::check_claims(&changes, issuers)?;
     Ok(Answer::Allows(edits::check_changes(&changes)?))
 }
@@ -123,6 +141,19 @@ fn named(names: &[String], fields: &[(&str, &[u8])]) -> Vec<RawEdit> {
     let is_named = |field: &&(&str, &[u8])| names.iter().any(|name| name.eq_ignore_ascii_case(field.0));
     let append = |(name, value): &(&str, &[u8])| RawEdit::Append(name.as_bytes().into(), (*value).into());
     fields.iter().filter(is_named).map(append).collect()
+}
+
+/// The fields that an answer sets if none are listed, each in place of the request's.
+fn all(fields: &[(&str, &[u8])]) -> Vec<RawEdit> {
+    let is_own = |name: &str| {
+        name.get(..8).is_some_and(|begin| begin.eq_ignore_ascii_case("content-"))
+            || ["date", "server", "set-cookie"].iter().any(|own| own.eq_ignore_ascii_case(name))
+    };
+    let is_free = |name: &str| edits::check_changes(&[RawEdit::Remove(name.as_bytes().into())]).is_ok();
+    let free: Vec<_> = fields.iter().filter(|(name, _)| !is_own(name) && is_free(name)).collect();
+    let removed = free.iter().map(|(name, _)| RawEdit::Remove(name.as_bytes().into()));
+    let added = free.iter().map(|(name, value)| RawEdit::Append(name.as_bytes().into(), (*value).into()));
+    removed.chain(added).collect()
 }
 
 #[cfg(test)]

@@ -127,6 +127,7 @@ impl FollowedRoute {
                 RouteFilter::ResponseHeaders(_)
                 | RouteFilter::Redirect(_)
                 | RouteFilter::Mirror(_)
+                | RouteFilter::Authorize(_)
                 | RouteFilter::Cors(_) => {}
             }
         }

@@ -5,7 +5,7 @@ use crate::state::routes::rules::MatchedRule;
 use http::{HeaderMap, response};
 use leno_http::failure::Failure;
 use leno_http::hop;
-use leno_model::{Backend, BackendTarget, Mirror, RouteFilter, RouteRetry};
+use leno_model::{Backend, BackendTarget, Mirror, RouteAuthorizer, RouteFilter, RouteRetry};
 use leno_policy::spec::{Retry, RetryOn, Target};
 use leno_routing::{BadRewrite, cors};
 use std::time::Duration;
@@ -73,6 +73,14 @@ impl FollowedRoute {
         })
     }
 
+    /// The authorizers that are asked about the request, in order.
+    pub(crate) fn authorizers(&self) -> impl Iterator<Item = &RouteAuthorizer> {
+        self.filters().filter_map(|filter| match filter {
+            RouteFilter::Authorize(asked) => Some(&**asked),
+            _ => None,
+        })
+    }
+
     /// Changes the head of a response.
     pub(crate) fn respond(&self, head: &mut response::Parts) -> Result<(), Failure> {
         for filter in self.filters() {
@@ -84,7 +92,8 @@ impl FollowedRoute {
                 RouteFilter::RequestHeaders(_)
                 | RouteFilter::Redirect(_)
                 | RouteFilter::Rewrite(_)
-                | RouteFilter::Mirror(_) => {}
+                | RouteFilter::Mirror(_)
+                | RouteFilter::Authorize(_) => {}
             }
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Routes of calls between functions, on one node and on several.
 
+use super::authorizers::asks;
 use super::{backend, below, filtered, forbids, full, named, rewrite, route, set, target, to};
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh, allow_all};
@@ -112,6 +113,27 @@ async fn no_route_leads_where_the_caller_may_not_call() {
     // An application writes no field of the mesh.
     let forged = Request::get("http://stock/x").header("x-leno-route", "revision=next");
     assert_eq!(call(&mesh, forged, "stock").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_route_of_calls_asks_authorizers_that_the_caller_may_call() {
+    for over_tls in [false, true] {
+        let builder = functions().await;
+        let mesh = if over_tls { builder.mtls() } else { builder }.start();
+        let rules = [("/spare", "spare"), ("/other", "other"), ("/admin", "stock")]
+            .map(|(path, asked)| filtered(to(below(path), "stock"), vec![asks(asked)]));
+        follows(&mesh, &[route("shop/stock", rules.to_vec())]);
+        let reply = get(&mesh, "/spare").await;
+        assert_eq!((reply.status, function(&reply)), (200, "stock"), "{}", reply.text);
+        let shown = mesh.told(reply.headers["x-request-id"].to_str().unwrap(), 4).await;
+        assert!(shown.iter().any(|hop| hop.target.as_deref() == Some("shop/spare")), "the question is a call");
+        let reply = get(&mesh, "/other").await;
+        assert_eq!((reply.status, function(&reply)), (503, ""), "{}", reply.text);
+        assert!(
+            [403, 503].contains(&get(&mesh, "/admin").await.status),
+            "the authorizer's policy refuses the question"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

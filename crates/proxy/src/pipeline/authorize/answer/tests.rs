@@ -42,7 +42,7 @@ fn denied(code: Option<i32>, headers: Vec<HeaderValueOption>, body: &str) -> Opt
 }
 
 fn read(status: Option<Status>, http_response: Option<HttpResponse>) -> Result<Answer, NoAnswer> {
-    of_grpc(&spec(), &[], &frame(&CheckResponse { status, http_response }))
+    of_grpc(&spec(), Names::Listed(&spec().upstream_headers), &[], &frame(&CheckResponse { status, http_response }))
 }
 
 fn append(name: &'static str, value: &'static str) -> Edit {
@@ -111,7 +111,10 @@ fn what_is_not_understood_is_no_answer() {
     let long = [&good[..], &good[..]].concat();
     let compressed = [&[1], &good[1..]].concat();
     for body in [&b""[..], &good[..4], &good[..good.len() - 1], &long, &compressed, &[0, 0, 0, 0, 1, 0xff]] {
-        assert!(matches!(of_grpc(&spec(), &[], body), Err(NoAnswer::Malformed(_))), "{body:?}");
+        assert!(
+            matches!(of_grpc(&spec(), Names::Listed(&spec().upstream_headers), &[], body), Err(NoAnswer::Malformed(_))),
+            "{body:?}"
+        );
     }
 }
 
@@ -139,7 +142,7 @@ fn headers_are_held_to_the_rules_of_a_sandbox() {
         claims_to_headers: vec![(vec!["sub".into()], "x-subject".into())],
     };
     let answer = CheckResponse { status: status(0), http_response: ok(vec![], &["X_Subject"]) };
-    let answer = of_grpc(&spec(), &[issuer], &frame(&answer));
+    let answer = of_grpc(&spec(), Names::Listed(&spec().upstream_headers), &[issuer], &frame(&answer));
     assert!(matches!(answer, Err(NoAnswer::Invalid(BadOutput::Claim(_)))));
 }
 
@@ -149,7 +152,16 @@ fn over_http_200_allows_and_redirections_and_client_errors_refuse() {
     headers.insert("x-user", HeaderValue::from_static("ann"));
     headers.insert("www-authenticate", HeaderValue::from_static("Bearer"));
     headers.insert("content-length", HeaderValue::from_static("2"));
-    let read = |code: u16| of_http(&spec(), &[], StatusCode::from_u16(code).unwrap(), &headers, Bytes::from("no"));
+    let read = |code: u16| {
+        of_http(
+            &spec(),
+            Names::Listed(&spec().upstream_headers),
+            &[],
+            StatusCode::from_u16(code).unwrap(),
+            &headers,
+            Bytes::from("no"),
+        )
+    };
     assert_eq!(read(200).unwrap(), Answer::Allows(vec![append("x-user", "ann")]));
     for code in [302, 401, 403, 429] {
         let Answer::Refuses(refused) = read(code).unwrap() else { panic!("it refuses") };
@@ -185,10 +197,10 @@ fn check(answer: Result<Answer, NoAnswer>) {
 proptest! {
     #[test]
     fn any_bytes_are_an_answer_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        check(of_grpc(&spec(), &[], &bytes));
+        check(of_grpc(&spec(), Names::Listed(&spec().upstream_headers), &[], &bytes));
         // With a frame around them, they get as far as the message.
         let framed = [&[0][..], &u32::try_from(bytes.len()).unwrap().to_be_bytes(), &bytes].concat();
-        check(of_grpc(&spec(), &[], &framed));
+        check(of_grpc(&spec(), Names::Listed(&spec().upstream_headers), &[], &framed));
     }
 
     #[test]
@@ -204,6 +216,6 @@ proptest! {
             Some(false) => denied(Some(status), headers, &message),
         };
         let status = code.map(|code| Status { code, message });
-        check(of_grpc(&spec(), &[], &frame(&CheckResponse { status, http_response })));
+        check(of_grpc(&spec(), Names::Listed(&spec().upstream_headers), &[], &frame(&CheckResponse { status, http_response })));
     }
 }
