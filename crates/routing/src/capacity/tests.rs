@@ -13,6 +13,7 @@ fn route(name: &str, precedence: Precedence, matches: Vec<RouteMatch>) -> HttpRo
         backends: Vec::new(),
         timeouts: RouteTimeouts::default(),
         retry: None,
+        faults: Vec::new(),
     };
     let rules = matches.into_iter().map(rule).collect();
     HttpRoute { name: name.to_owned(), kind: HttpRouteKind::Http, precedence, rules }
