@@ -106,7 +106,7 @@ pub enum Precedence {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteRule {
-    /// Its name; empty: it has none.
+    /// Its name, or else its number in the document; empty: its place in the route is the number.
     pub name: String,
     /// A request has to match one of these; never empty.
     pub matches: Vec<RouteMatch>,

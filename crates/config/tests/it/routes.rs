@@ -399,6 +399,9 @@ fn a_rule_that_cannot_be_carried_out_is_not_in_force() {
         let partly = format!("{ACCEPTED}, PartiallyInvalid=True UnsupportedValue");
         assert_eq!(conditions(&snapshot, "shop/r"), [partly], "{rule}");
         assert_eq!(snapshot.gateway_routes().routes[0].route.rules.len(), 1);
+        let snapshot = parse(&[GATEWAY, &functions(), &http("shop/r", &spec(&[&*wrong, good].concat()))]);
+        assert_eq!(snapshot.gateway_routes().routes[0].route.rules[0].name, "1", "its number in the document");
+        let snapshot = parse(&[GATEWAY, &functions(), &http("shop/r", &spec(&[good, &wrong].concat()))]);
         let conditions = &snapshot.route_report().routes[0].parents[0].conditions;
         assert!(conditions[2].message.starts_with("Dropped Rule 1: "), "{conditions:?}");
     }

@@ -216,6 +216,10 @@ impl<'a> WrittenRoute<'a> {
                 WrittenRules::Grpc(rules) => rules::grpc(&references, &place, &rules[index]),
             };
             rule.faults = faults.of_rule((self.namespace, self.name), index, &rule.name);
+            // Without the rules that are dropped, its place would be another number.
+            if rule.name.is_empty() {
+                rule.name = index.to_string();
+            }
             let wrong: Vec<Problem> = found.take();
             match wrong.first() {
                 None => {
