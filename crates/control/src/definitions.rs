@@ -391,7 +391,9 @@ impl CompiledDefinitions {
 /// The stored secrets that listeners name, with `namespace/name` in each key; `None`: no listener
 /// names any.
 fn certificates(routes: &GatewayRoutes, secrets: &Secrets) -> Option<SecretValues> {
-    let named: BTreeSet<&String> = routes.listeners.iter().flat_map(|listener| &listener.certificates).collect();
+    let of_streams = routes.streams.iter().flat_map(|listener| &listener.certificates);
+    let named: BTreeSet<&String> =
+        routes.listeners.iter().flat_map(|listener| &listener.certificates).chain(of_streams).collect();
     let values = named.iter().flat_map(|named| {
         let (namespace, secret) = named.split_once('/').unwrap_or_default();
         [CERTIFICATE_KEY, PRIVATE_KEY].into_iter().filter_map(move |key| {

@@ -145,6 +145,7 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("routes", &Resource::Routes(Box::default()));
     resource("routes-of-documents", &Resource::Routes(Box::new(routes::gateway_routes())));
     resource("routes-of-ports", &Resource::Routes(Box::new(routes::opened())));
+    resource("routes-of-streams", &Resource::Routes(Box::new(routes::streams())));
     resource("routes-of-certificates", &Resource::Routes(Box::new(routes::certified())));
     resource("listener-certificates", &Resource::Certificates(Arc::new(routes::certificates())));
     resource("routes-with-authorizer", &Resource::Routes(Box::new(routes::with_authorizer())));

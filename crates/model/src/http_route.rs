@@ -4,6 +4,7 @@
 use crate::authorizer::Authorizer;
 use crate::fault::Fault;
 use crate::function_id::FunctionId;
+use crate::stream_route::StreamListener;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -16,6 +17,8 @@ pub struct GatewayRoutes {
     pub listeners: Vec<RouteListener>,
     /// Routes that are attached to at least one of the listeners, sorted by name.
     pub routes: Vec<AttachedRoute>,
+    /// Listeners for TLS and TCP, with their routes, sorted by name.
+    pub streams: Vec<StreamListener>,
 }
 
 /// A listener of a Gateway document that gateways serve. Several listeners can share port and host:
@@ -329,7 +332,7 @@ pub struct RouteRetry {
 impl GatewayRoutes {
     /// Whether there is neither a listener nor a route.
     pub fn is_empty(&self) -> bool {
-        self.listeners.is_empty() && self.routes.is_empty()
+        self.listeners.is_empty() && self.routes.is_empty() && self.streams.is_empty()
     }
 }
 

@@ -27,6 +27,7 @@ pub mod size;
 pub mod special_address;
 mod spiffe;
 mod stored_secret;
+mod stream_route;
 pub mod variables;
 
 pub use authorizer::{Authorizer, AuthorizerCache, AuthorizerProtocol};
@@ -63,3 +64,4 @@ pub use run::{
 pub use secret::{Secret, SecretReader, SecretSource, SecretValue, TEXT_OR_MORE, secret_values};
 pub use spiffe::{BadSpiffeId, SpiffeId, TrustDomain, function_of_server_name};
 pub use stored_secret::{SecretBytes, SecretValues, StoredKey, StoredSecrets};
+pub use stream_route::{StreamBackend, StreamListener, StreamRoute, StreamTls};

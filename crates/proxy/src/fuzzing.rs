@@ -1,5 +1,6 @@
 //! Entry points of the targets in `fuzz/`. Each function panics if a property does not hold.
 
+use crate::l4::hello::Hello;
 use crate::listener::names::answer::reply;
 use crate::pipeline::authorize::answer;
 use crate::state::authorizer::Answer;
@@ -66,5 +67,23 @@ pub fn name(question: &[u8]) {
         let answer = Message::from_octets(&answer).unwrap();
         assert_eq!((answer.header().id(), answer.header().qr()), (id, true));
         assert!(answer.header_counts().ancount() <= most);
+    }
+}
+
+/// Reads the hello of a TLS client, whole and in two pieces: both find the same server name, which is
+/// a host as rules compare it.
+pub fn hello(bytes: &[u8]) {
+    let whole = Hello::default().take(bytes);
+    let (one, other) = bytes.split_at(bytes.first().map_or(0, |first| usize::from(*first) % bytes.len()));
+    let mut hello = Hello::default();
+    let parted = match hello.take(one) {
+        Ok(None) => hello.take(other),
+        settled => settled,
+    };
+    if let (Ok(Some(whole)), Ok(Some(parted))) = (&whole, &parted) {
+        assert_eq!(whole, parted);
+    }
+    if let Ok(Some(Some(name))) = whole {
+        assert_eq!(leno_policy::host::of_authority(&name).as_deref(), Some(&*name));
     }
 }

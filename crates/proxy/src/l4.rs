@@ -4,6 +4,8 @@
 pub mod connection_rules;
 mod egress;
 mod framed;
+pub(crate) mod gateway;
+pub(crate) mod hello;
 pub(crate) mod inbound;
 mod remote;
 
@@ -22,12 +24,10 @@ use leno_http::activity::Activity;
 use leno_model::egress::wildcard;
 use leno_model::{Callee, Port, PortProtocol};
 use leno_namespaces::{Namespace, Permit, Resource};
-use leno_policy::host::of_authority;
 use leno_runtime::schedule;
 use leno_telemetry::flows::{Connection, ConnectionFailure, HandledRequests};
-use rustls::server::Acceptor;
+use remote::RemoteCallee;
 use socket2::SockRef;
-use std::borrow::Cow;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::{Pin, pin};
@@ -35,9 +35,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional_with_sizes};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional_with_sizes};
 use tokio::net::TcpStream;
-use tokio_rustls::rustls;
 
 /// Limit on the time to connect to a running instance.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -45,8 +44,6 @@ const CONNECT: Duration = Duration::from_secs(5);
 const LAST_BYTES: Duration = Duration::from_secs(5);
 /// Size of the copy buffer of each direction, in bytes.
 const BUFFER: usize = 16 * 1024;
-/// Limit on the bytes of a TLS client's hello. Usual ones have some hundred to two thousand.
-const LONGEST_HELLO: usize = 16 * 1024;
 
 /// Where an intercepted connection leads.
 pub(crate) enum Path {
@@ -215,16 +212,14 @@ impl TcpProxy {
         let callee = self.judge(entry)?;
         let mut first = Vec::new();
         if self.port.protocol == PortProtocol::Tls {
-            let longest = self.worker.snapshot().mesh.limits.head_timeout;
-            let hello = tokio::time::timeout(longest, self.hello(stream, &mut first)).await;
-            self.name = hello.map_err(|_| Stop::Refused(format!("no whole TLS hello came within {longest:?}")))??;
+            self.name = self.hello(stream, &mut first).await?;
             self.judge(entry)?;
         }
         let callee = match callee {
             Callees::Local(callee) => callee,
             Callees::Remote(known) => return self.forward_remote(entry, &known, stream, &first).await,
         };
-        let counted = (self.count(&callee)?, take_connection(entry.share())?);
+        let counted = (count(&self.worker, &callee)?, take_connection(entry.share())?);
         let (lease, upstream) = match &callee.external {
             Some(external) => {
                 let host = self.host()?;
@@ -268,7 +263,16 @@ impl TcpProxy {
         first: &[u8],
     ) -> Result<(), Stop> {
         let _counted = take_connection(entry.share())?;
-        let mut upstream = self.connect_remote(entry, known).await?;
+        let callee = RemoteCallee {
+            worker: &self.worker,
+            callee: &self.callee.id,
+            identities: (entry.identity.clone(), (&self.callee.identity).into()),
+            share: entry.share(),
+            authority: format!("{}:{}", self.host()?, self.port.number),
+            name: &self.name,
+            client: None,
+        };
+        let mut upstream = callee.connect(known).await?;
         self.worker.node.telemetry.connections.opened(&self.caller.function, &self.callee.id);
         self.connected = true;
         upstream.io.write_all(first).await?;
@@ -317,47 +321,12 @@ impl TcpProxy {
     /// Reads the hello of a TLS client. It must name the callee (SNI), because another name may
     /// lead to another server behind it.
     async fn hello(&self, stream: &mut TcpStream, read: &mut Vec<u8>) -> Result<String, Stop> {
-        let mut acceptor = Acceptor::default();
-        loop {
-            let before = read.len();
-            if stream.read_buf(read).await? == 0 {
-                return Err(Stop::Failed("it ended before it said anything".to_owned()));
-            }
-            let not_tls = |error: &dyn std::fmt::Display| Stop::Refused(format!("what came is no TLS: {error}"));
-            let mut new = read.get(before..).unwrap_or_default();
-            while !new.is_empty() {
-                // It takes a part at a time.
-                if acceptor.read_tls(&mut new).map_err(|error| not_tls(&error))? == 0 {
-                    return Err(Stop::Refused("its TLS hello is too long".to_owned()));
-                }
-            }
-            match acceptor.accept() {
-                Ok(Some(accepted)) => {
-                    let hello = accepted.client_hello();
-                    let name = hello.server_name().and_then(of_authority).map(Cow::into_owned);
-                    return match name {
-                        Some(name) if self.is_called(&name) => Ok(name),
-                        Some(name) => {
-                            Err(Stop::Refused(format!("its TLS names {name}, which is not {}", self.callee.id)))
-                        }
-                        None => Err(Stop::Refused("its TLS names nobody (SNI)".to_owned())),
-                    };
-                }
-                Ok(None) if read.len() > LONGEST_HELLO => {
-                    return Err(Stop::Refused("its TLS hello is too long".to_owned()));
-                }
-                Ok(None) => {}
-                Err((error, _)) => return Err(not_tls(&error)),
-            }
+        let longest = self.worker.snapshot().mesh.limits.head_timeout;
+        match hello::read(stream, read, longest).await? {
+            Some(name) if self.is_called(&name) => Ok(name),
+            Some(name) => Err(Stop::Refused(format!("its TLS names {name}, which is not {}", self.callee.id))),
+            None => Err(Stop::Refused("its TLS names nobody (SNI)".to_owned())),
         }
-    }
-
-    /// Counts it as one of the callee's connections, if the circuit breaker allows one more.
-    fn count(&self, callee: &FunctionEntry) -> Result<ConnectionGuard, Stop> {
-        let breaker = callee.inbound.spec.targets.first().and_then(|target| target.breaker.as_ref());
-        let target = self.worker.node.policy_state.health.get(&self.callee.id);
-        let counted = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
-        counted.ok_or_else(|| Stop::Refused("its circuit breaker allows no more connections".to_owned()))
     }
 
     /// Whether this is one of the callee's names.
@@ -399,7 +368,15 @@ impl TcpProxy {
     }
 }
 
-/// Counts a connection for its caller's namespace.
+/// Counts a connection as one of the callee's, if the circuit breaker allows one more.
+fn count(worker: &Worker, callee: &FunctionEntry) -> Result<ConnectionGuard, Stop> {
+    let breaker = callee.inbound.spec.targets.first().and_then(|target| target.breaker.as_ref());
+    let target = worker.node.policy_state.health.get(&callee.config.id);
+    let counted = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
+    counted.ok_or_else(|| Stop::Refused("its circuit breaker allows no more connections".to_owned()))
+}
+
+/// Counts a connection for a namespace: its caller's or, from the gateway, its callee's.
 fn take_connection(share: Option<&Arc<Namespace>>) -> Result<Option<Permit>, Stop> {
     let Some(share) = share else { return Ok(None) };
     let permit = share.take(Resource::Connections);

@@ -39,7 +39,7 @@ pub use state::machines::Machines;
 pub use state::node::Node;
 pub use state::removed_functions::RemovedFunctions;
 pub use state::routes::calls::CallTables;
-pub use state::routes::gateway::{GatewayTables, OpenedListener};
+pub use state::routes::gateway::{GatewayTables, OpenedListener, PortProtocol};
 pub use state::snapshot::{Change as SnapshotChange, NodeSnapshot};
 pub use state::{
     addresses, channels, credential, endpoints, extension, health, instances, kernel, limits, links, modules,

@@ -21,6 +21,7 @@ pub use ports::{GatewayPorts, PortError};
 use crate::pipeline::worker::Worker;
 use crate::state::admission::AdmissionError;
 use crate::state::credential::Caller;
+use crate::state::routes::gateway::PortProtocol;
 use leno_http::peer::TrafficDirection;
 use leno_namespaces::Namespace;
 use leno_telemetry::flows::Refusal;
@@ -41,8 +42,8 @@ pub(crate) struct Listener {
     /// Terminates TLS; `None`: the listener takes plain text.
     pub tls: Option<TlsAcceptor>,
     pub address: SocketAddr,
-    /// A Gateway document has opened the port: only its routes are served.
-    pub opened: bool,
+    /// The protocol of the port, if a Gateway document has opened it: only its routes are served.
+    pub opened: Option<PortProtocol>,
     /// The port was closed. Its connections end after their current exchange.
     pub closed: Rc<Cell<bool>>,
 }

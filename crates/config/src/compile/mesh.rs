@@ -319,6 +319,7 @@ fn listeners(scope: &Scope<'_>, spec: &MeshSpec) {
         return;
     };
     for (index, Ports(range)) in spec.gateway.ports.iter().enumerate() {
+        fields::port(&ports.element(index), range.first);
         let is_taken = |(_, name, address): &&(&Scope<'_>, &str, Address)| {
             let opened = SocketAddr::new(opened_at.ip(), address.0.port());
             range.contains(opened.port()) && !name.starts_with("gateway.") && collide(Address(opened), *address)

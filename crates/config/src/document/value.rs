@@ -60,7 +60,7 @@ impl<'de> Deserialize<'de> for Ports {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let (first, last) = text.split_once('-').unwrap_or((&text, &text));
-        let port = |text: &str| text.trim().parse().ok().filter(|port| *port > 0);
+        let port = |text: &str| text.trim().parse().ok();
         match (port(first), port(last)) {
             (Some(first), Some(last)) if first <= last => Ok(Self(PortRange { first, last })),
             _ => Err(de::Error::custom(format!(
@@ -90,7 +90,7 @@ impl JsonSchema for Ports {
         json_schema!({
             "anyOf": [
                 { "type": "integer", "minimum": 1, "maximum": 65535 },
-                { "type": "string", "pattern": "^[1-9][0-9]{0,4}( *- *[1-9][0-9]{0,4})?$" }
+                { "type": "string", "pattern": "^[0-9]{1,5}( *- *[0-9]{1,5})?$" }
             ]
         })
     }

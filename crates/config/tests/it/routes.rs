@@ -2,6 +2,7 @@
 
 mod capacity;
 mod listeners;
+mod streams;
 
 use leno_config::{Condition, Problem, Snapshot, load_text};
 use leno_model::{
@@ -522,19 +523,4 @@ fn a_host_of_another_namespace_is_refused() {
     assert_eq!(conditions(&parse(&[GATEWAY, &functions(), &exposed, &http("blog/r", &own)]), "blog/r"), [ACCEPTED]);
     let both = [http("shop/r", &spec("a.example")), http("blog/r", &spec("a.example").replace("front", "posts"))];
     assert_eq!(parse(&[GATEWAY, &functions(), &both.concat()]).gateway_routes().routes.len(), 2);
-}
-
-#[test]
-fn kinds_without_effect_are_reported() {
-    let tcp = route(
-        "TCPRoute",
-        "shop/tcp",
-        "parentRefs: [{name: web, namespace: infra}]\nrules: [{backendRefs: [{name: front, port: 80}]}]",
-    );
-    let snapshot = parse(&[GATEWAY, &functions(), &tcp]);
-    assert_eq!(
-        conditions(&snapshot, "shop/tcp"),
-        ["Accepted=False NotAllowedByListeners, ResolvedRefs=True ResolvedRefs"]
-    );
-    assert!(warnings(&snapshot).iter().any(|warning| warning.contains("gateways serve HTTP only")));
 }

@@ -5,7 +5,8 @@ use leno_model::{
     AttachedRoute, Attachment, Authorizer, AuthorizerProtocol, Backend, BackendTarget, CallRoute, Cors, Fault,
     FaultAbort, FieldMatch, FieldValues, FunctionConfig, GatewayRoutes, HeaderModifier, HttpRoute, HttpRouteKind,
     Mirror, PathChange, PathPattern, Precedence, Redirect, Rewrite, RouteAuthorizer, RouteFilter, RouteListener,
-    RouteMatch, RouteRetry, RouteRule, RouteTimeouts, SecretBytes, SecretValues, StoredKey, ValuePattern,
+    RouteMatch, RouteRetry, RouteRule, RouteTimeouts, SecretBytes, SecretValues, StoredKey, StreamBackend,
+    StreamListener, StreamRoute, StreamTls, ValuePattern,
 };
 use leno_policy::spec::StringMatch;
 use std::time::Duration;
@@ -36,6 +37,7 @@ pub(super) fn gateway_routes() -> GatewayRoutes {
         }],
     };
     GatewayRoutes {
+        streams: Vec::new(),
         listeners: vec![listener("plain", false, None), listener("tls", true, Some("*.shop.example"))],
         routes: vec![
             attached(http_route(), "tls", &["a.shop.example", "*.b.shop.example"]),
@@ -57,6 +59,36 @@ pub(super) fn certified() -> GatewayRoutes {
     routes.listeners.retain(|listener| listener.tls);
     routes.listeners.iter_mut().for_each(|listener| listener.certificates = vec!["shop/edge-tls".to_owned()]);
     routes
+}
+
+/// Listeners for TLS and TCP.
+pub(super) fn streams() -> GatewayRoutes {
+    let backend = |target: Option<&str>, host: &str| StreamBackend {
+        target: target.map(id),
+        port: 5432,
+        tls: target.is_none(),
+        host: host.to_owned(),
+        weight: 3,
+    };
+    let routes = vec![StreamRoute {
+        name: "shop/db".to_owned(),
+        hosts: vec!["*.shop.example".to_owned()],
+        backends: vec![backend(Some("shop/db"), ""), backend(Some("shop/depot"), "db.example"), backend(None, "")],
+    }];
+    let listener = |name: &str, tls| StreamListener {
+        name: format!("shop/edge/{name}"),
+        port: 5432,
+        tls,
+        host: Some("*.shop.example".to_owned()),
+        certificates: vec!["shop/edge-tls".to_owned()],
+        routes: routes.clone(),
+    };
+    let streams = vec![
+        listener("passed", Some(StreamTls::Passthrough)),
+        listener("tcp", None),
+        listener("tls", Some(StreamTls::Terminate)),
+    ];
+    GatewayRoutes { streams, ..GatewayRoutes::default() }
 }
 
 /// The stored secrets of [`certified`].

@@ -68,7 +68,7 @@ pub(crate) fn gateway_routes(name: &str) -> GatewayRoutes {
         rules: vec![rule],
     };
     let attachments = vec![Attachment { listener: listener.name.clone(), hosts: vec!["shop.example".to_owned()] }];
-    GatewayRoutes { listeners: vec![listener], routes: vec![AttachedRoute { route, attachments }] }
+    GatewayRoutes { listeners: vec![listener], routes: vec![AttachedRoute { route, attachments }], streams: Vec::new() }
 }
 
 pub(crate) fn control() -> Control {

@@ -49,6 +49,7 @@ mod route_status;
 mod scaling;
 mod secrets;
 mod shares;
+mod streams;
 mod tenants;
 mod terminal;
 mod top;

@@ -3,7 +3,8 @@
 
 use super::framed::FramedStream;
 use super::{
-    CountingReader, Proof, ResetUnlessDone, Stop, check_instance, copy_both, egress, take_connection, take_instance,
+    CountingReader, Proof, ResetUnlessDone, Stop, check_instance, copy_both, count, egress, take_connection,
+    take_instance,
 };
 use crate::pipeline::worker::Worker;
 use crate::state::certificate::PeerCertificate;
@@ -31,7 +32,10 @@ use tokio::net::TcpStream;
 /// A connection from a function on another node to a port of a function on this one.
 pub(crate) struct Inbound {
     worker: Rc<Worker>,
+    /// The caller, or the client of a gateway.
     peer: Peer,
+    /// A gateway lets the client in.
+    is_gateway: bool,
     caller: FunctionId,
     callee: FunctionId,
     port: Port,
@@ -70,6 +74,14 @@ impl Inbound {
         head: &request::Parts,
     ) -> Result<Self, StatusCode> {
         let caller = peer.identity.as_deref().and_then(FunctionId::of_identity).ok_or(StatusCode::FORBIDDEN)?;
+        let is_gateway = peer.identity.as_deref() == Some(&*worker.snapshot().gateway);
+        let client = hop::Client::from_headers(&head.headers).filter(|_| is_gateway);
+        // A gateway lets clients in where its routes lead, and nothing else.
+        let peer = match (is_gateway, client) {
+            (false, _) => peer.clone(),
+            (true, Some(client)) if entry.config.is_routed => Peer { identity: None, address: client.address },
+            (true, _) => return Err(StatusCode::FORBIDDEN),
+        };
         let port = head.uri.port_u16().ok_or(StatusCode::BAD_REQUEST)?;
         let name = hop::server_name(&head.headers).unwrap_or_default();
         let host = head.uri.host().and_then(of_authority).ok_or(StatusCode::BAD_REQUEST)?.into_owned();
@@ -80,7 +92,8 @@ impl Inbound {
         }
         Ok(Self {
             worker: worker.clone(),
-            peer: peer.clone(),
+            peer,
+            is_gateway,
             caller,
             callee: entry.config.id.clone(),
             port,
@@ -110,12 +123,9 @@ impl Inbound {
     async fn connect(&mut self) -> Result<(TcpStream, ConnectionGuards), Stop> {
         let entry = self.judge()?;
         schedule::charge(entry.class);
-        let breaker = entry.inbound.spec.targets.first().and_then(|target| target.breaker.as_ref());
-        let target = self.worker.node.policy_state.health.get(&self.callee);
-        let counted = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
-        let counted =
-            counted.ok_or_else(|| Stop::Refused("its circuit breaker allows no more connections".to_owned()))?;
-        let permit = take_connection(Some(&self.worker.node.telemetry.namespaces.of(&self.caller.namespace)))?;
+        let counted = count(&self.worker, &entry)?;
+        let namespace = if self.is_gateway { &self.callee.namespace } else { &self.caller.namespace };
+        let permit = take_connection(Some(&self.worker.node.telemetry.namespaces.of(namespace)))?;
         let Some(external) = &entry.external else {
             let (lease, upstream) = take_instance(&self.worker, &entry, self.port.number, false).await?;
             self.instance = Some(lease.address);
@@ -133,6 +143,9 @@ impl Inbound {
         let found = self.worker.snapshot_with(&self.callee);
         let (_, entry) = found.ok_or_else(|| Stop::Refused("the function is gone".to_owned()))?;
         let serves = |served: &Port| (served.number, served.protocol) == (self.port.number, self.port.protocol);
+        if self.is_gateway && !entry.config.is_routed {
+            return Err(Stop::Refused("no route of a gateway leads to it any more".to_owned()));
+        }
         if !entry.config.run.other_ports().iter().any(serves) {
             return Err(Stop::Refused("it does not serve this port any more".to_owned()));
         }

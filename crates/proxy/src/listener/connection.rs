@@ -20,6 +20,7 @@ use crate::pipeline::worker::Worker;
 use crate::state::admission::Attribution;
 use crate::state::certificate::PeerCertificate;
 use crate::state::credential::Caller;
+use crate::state::routes::gateway::PortProtocol;
 use http::HeaderValue;
 use leno_http::activity::Activity;
 use leno_http::head::HeadError;
@@ -100,6 +101,13 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
         }
         None => return,
     };
+    if listener.opened == Some(PortProtocol::Stream) {
+        let acceptor = listener.tls.clone();
+        let stream_to = l4::gateway::GatewayStream::new(&worker, listener.address.port(), address, acceptor);
+        // The node cannot see whether the connection is in use, so a draining node ends it.
+        let _ = open.unless_draining(stream_to.run(stream, open.activity())).await;
+        return;
+    }
     let accepted_at = (listener.direction == TrafficDirection::Outbound).then(|| stream.local_addr().ok()).flatten();
     if let (Some(caller), Some(called)) = (&listener.caller, accepted_at) {
         match l4::find(&worker, caller, called) {
@@ -123,7 +131,7 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
             "http"
         },
         port: listener.address.port(),
-        opened: listener.opened,
+        opened: listener.opened.is_some(),
         accepted_at,
         function: None,
         caller: RefCell::new(listener.caller.clone().map(|caller| (Proof::default(), caller))),

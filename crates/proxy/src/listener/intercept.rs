@@ -142,7 +142,7 @@ fn serve_one(
         caller: Some(caller.clone()),
         tls: None,
         address: http.local_addr()?,
-        opened: false,
+        opened: None,
         closed: Rc::default(),
     });
     let worker = worker.clone();

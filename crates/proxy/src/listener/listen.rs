@@ -19,6 +19,7 @@ use crate::pipeline::open::LAST_BYTES;
 use crate::pipeline::worker::Worker;
 use crate::state::admission::{AdmissionError, Bounds, Holder};
 use crate::state::node::Node;
+use crate::state::routes::gateway::PortProtocol;
 use leno_http::peer::TrafficDirection;
 use leno_identity::TlsError;
 use leno_model::MeshConfig;
@@ -267,8 +268,8 @@ pub(super) struct BoundListener {
     pub address: SocketAddr,
     pub direction: TrafficDirection,
     pub tls: Option<Arc<ServerConfig>>,
-    /// A Gateway document opens it.
-    pub opened: bool,
+    /// The protocol, if a Gateway document opens it.
+    pub opened: Option<PortProtocol>,
 }
 
 /// Binds all addresses.
@@ -291,7 +292,7 @@ fn bind(
         let address = socket.local_addr().map_err(error)?;
         for listeners in &mut of_workers {
             let socket = socket.try_clone().map_err(error)?;
-            listeners.push(BoundListener { socket, address, direction, tls: tls.clone(), opened: false });
+            listeners.push(BoundListener { socket, address, direction, tls: tls.clone(), opened: None });
         }
         sockets.push(socket);
         Ok::<_, ServeError>(address)

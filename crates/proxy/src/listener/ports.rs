@@ -4,6 +4,7 @@
 use super::certificates::PortCertificates;
 use super::listen::{BoundListener, listen};
 use crate::state::node::Node;
+use crate::state::routes::gateway::PortProtocol;
 use crate::state::snapshot::NodeSnapshot;
 use leno_http::peer::TrafficDirection;
 use leno_identity::TlsError;
@@ -36,7 +37,7 @@ struct State {
 
 struct OpenPort {
     socket: TcpListener,
-    has_tls: bool,
+    protocol: PortProtocol,
 }
 
 /// A change that each worker carries out.
@@ -81,8 +82,8 @@ impl GatewayPorts {
         }
         let permitted = snapshot.gateway_routes.ports().filter(|(port, _)| snapshot.mesh.may_open(*port));
         let ip = snapshot.mesh.gateway_ip();
-        let wanted: BTreeMap<SocketAddr, bool> = permitted
-            .filter_map(|(port, has_tls)| Some((SocketAddr::new(ip?, port), has_tls)))
+        let wanted: BTreeMap<SocketAddr, PortProtocol> = permitted
+            .filter_map(|(port, protocol)| Some((SocketAddr::new(ip?, port), protocol)))
             .filter(|(address, _)| !self.0.fixed.iter().any(|fixed| fixed.port() == address.port()))
             .collect();
         let closed: Vec<SocketAddr> =
@@ -93,8 +94,8 @@ impl GatewayPorts {
             tracing::info!(%address, "a port of Gateway documents is closed");
         }
         let mut faults = Vec::new();
-        for (address, has_tls) in wanted {
-            if let Err(error) = self.open(&mut state, address, has_tls, may_bind) {
+        for (address, protocol) in wanted {
+            if let Err(error) = self.open(&mut state, address, protocol, may_bind) {
                 faults.push((address.port(), error));
             }
         }
@@ -103,19 +104,29 @@ impl GatewayPorts {
         faults
     }
 
-    fn open(&self, state: &mut State, address: SocketAddr, has_tls: bool, may_bind: bool) -> Result<(), PortError> {
-        if state.open.get(&address).is_some_and(|open| open.has_tls == has_tls) {
+    fn open(
+        &self,
+        state: &mut State,
+        address: SocketAddr,
+        protocol: PortProtocol,
+        may_bind: bool,
+    ) -> Result<(), PortError> {
+        if state.open.get(&address).is_some_and(|open| open.protocol == protocol) {
             return Ok(());
         }
-        let tls = has_tls.then(|| {
-            let node = self.0.node.clone();
-            leno_identity::gateway_server_config(Arc::new(PortCertificates {
-                node,
-                port: address.port(),
-                opened: true,
-            }))
-        });
-        let tls = tls.transpose()?;
+        let tls = match protocol {
+            PortProtocol::Http => None,
+            PortProtocol::Https | PortProtocol::Stream => {
+                let node = self.0.node.clone();
+                let certificates = PortCertificates { node, port: address.port(), opened: true };
+                let mut config = leno_identity::gateway_server_config(Arc::new(certificates))?;
+                if protocol == PortProtocol::Stream {
+                    // The client and the back end agree on the protocol.
+                    Arc::make_mut(&mut config).alpn_protocols.clear();
+                }
+                Some(config)
+            }
+        };
         let socket = match state.open.remove(&address) {
             Some(OpenPort { socket, .. }) => {
                 self.close(address);
@@ -132,7 +143,13 @@ impl GatewayPorts {
         };
         let bound = || {
             let direction = TrafficDirection::Gateway;
-            Ok(BoundListener { socket: socket.try_clone()?, address, direction, tls: tls.clone(), opened: true })
+            Ok(BoundListener {
+                socket: socket.try_clone()?,
+                address,
+                direction,
+                tls: tls.clone(),
+                opened: Some(protocol),
+            })
         };
         // One for each worker before any is sent, so that a lack of descriptors changes nothing.
         let all: Vec<BoundListener> = self.0.workers.iter().map(|_| bound()).collect::<io::Result<_>>()?;
@@ -140,8 +157,8 @@ impl GatewayPorts {
             // A worker that has ended accepts nothing.
             let _ = worker.send(PortChange::Open(bound));
         }
-        state.open.insert(address, OpenPort { socket, has_tls });
-        tracing::info!(%address, tls = has_tls, "a port of Gateway documents is open");
+        state.open.insert(address, OpenPort { socket, protocol });
+        tracing::info!(%address, ?protocol, "a port of Gateway documents is open");
         Ok(())
     }
 

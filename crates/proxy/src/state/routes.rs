@@ -5,6 +5,7 @@ pub(crate) mod calls;
 pub(crate) mod faults;
 pub(crate) mod gateway;
 pub(crate) mod rules;
+pub(crate) mod streams;
 
 use super::function::FunctionEntry;
 use super::shards::Shards;
@@ -25,6 +26,30 @@ pub struct Routes {
     /// By suffix, including its leading dot.
     suffixes: Shards<String, Exposed>,
     any: Exposed,
+}
+
+/// The hosts of a listener or route: exact, below a suffix (with its leading dot), or all (empty).
+#[derive(Debug, PartialEq, Eq)]
+struct HostPattern(Box<str>);
+
+impl HostPattern {
+    /// `host`: exact, `*.suffix`, or `*`.
+    fn new(host: &str) -> Self {
+        Self(host_pattern(host).trim_start_matches('*').into())
+    }
+
+    fn serves(&self, host: &str) -> bool {
+        match self.0.chars().next() {
+            None => true,
+            Some('.') => host.ends_with(&*self.0),
+            Some(_) => *host == *self.0,
+        }
+    }
+
+    /// An exact host comes before a longer suffix, and that before a shorter one.
+    fn precision(&self) -> (bool, usize) {
+        (!self.0.starts_with('.') && !self.0.is_empty(), self.0.len())
+    }
 }
 
 impl Routes {

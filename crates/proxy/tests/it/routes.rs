@@ -7,6 +7,7 @@ mod faults;
 mod gateway;
 mod mirrors;
 mod ports;
+mod streams;
 mod terms;
 
 use crate::mesh::{Mesh, id};
@@ -106,7 +107,10 @@ fn attach(mesh: &Mesh, routes: &[(&str, HttpRoute)]) {
         route: route.clone(),
         attachments: vec![Attachment { listener: listener.name.clone(), hosts: vec![(*host).to_owned()] }],
     });
-    publish(mesh, &GatewayRoutes { routes: attached.collect(), listeners: vec![listener.clone()] });
+    publish(
+        mesh,
+        &GatewayRoutes { routes: attached.collect(), listeners: vec![listener.clone()], streams: Vec::new() },
+    );
 }
 
 fn publish(mesh: &Mesh, routes: &GatewayRoutes) {

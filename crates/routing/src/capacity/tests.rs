@@ -100,6 +100,7 @@ fn listeners_of_one_port_and_host_share_tables() {
             .collect(),
     };
     let routes = GatewayRoutes {
+        streams: Vec::new(),
         listeners: vec![
             listener("a", 80, None),
             listener("b", 80, Some("*")),

@@ -60,7 +60,11 @@ fn remains(route: &mut HttpRoute, excess: &Excess) -> bool {
 }
 
 fn at_gateways(parents: &Parents<'_>, effort: &Effort) -> Excess {
-    let routes = GatewayRoutes { listeners: parents.served(), routes: parents.attached.values().cloned().collect() };
+    let routes = GatewayRoutes {
+        streams: Vec::new(),
+        listeners: parents.served(),
+        routes: parents.attached.values().cloned().collect(),
+    };
     let all: Vec<&HttpRoute> = routes.routes.iter().map(|attached| &attached.route).collect();
     // Many hosts have the same table.
     let tables: BTreeSet<Vec<usize>> = gateway_tables(&routes).into_values().collect();

@@ -12,15 +12,13 @@ use crate::route_status::{CONTROLLER, Condition, GatewayStatus, ListenerStatus};
 use leno_gateway_api::{
     GROUP, Gateway, GatewayDefaultScope, GatewaySpec, LabelSelector, Resource, RouteFromNamespaces, TLSModeType,
 };
-use leno_model::{MeshConfig, RouteListener};
+use leno_model::{MeshConfig, RouteListener, StreamTls};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The class of Gateways that needs no document.
 const CLASS: &str = "leno";
-/// The kinds of routes that listeners with HTTP take.
-const KINDS: [&str; 2] = ["HTTPRoute", "GRPCRoute"];
 /// The label that each namespace has, with its name.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
@@ -29,6 +27,8 @@ pub(super) struct Listener<'a> {
     pub model: RouteListener,
     /// Its name in the Gateway.
     pub section: &'a str,
+    /// It takes connections without HTTP, with this TLS; `None`: it takes HTTP.
+    pub stream: Option<Option<StreamTls>>,
     /// The kinds of routes that it takes.
     pub kinds: Vec<&'static str>,
     from: RouteFromNamespaces,
@@ -137,7 +137,11 @@ pub(super) fn gateways<'a>(
             let keeps = conflicts[index].is_none() && wrong.is_none();
             let socket = accepted(listener).and_then(|()| ports.take(&gateway, listener, keeps));
             let opened = *socket.as_ref().unwrap_or(&false);
+            let stream = stream(listener);
             let certificates = match &*listener.protocol {
+                "TLS" if stream == Some(Some(StreamTls::Terminate)) => {
+                    stored.of(&metadata.namespace, listener.tls.as_ref(), mesh)
+                }
                 "HTTPS" => stored.of(&metadata.namespace, listener.tls.as_ref(), mesh),
                 _ => Ok(Vec::new()),
             };
@@ -178,6 +182,7 @@ pub(super) fn gateways<'a>(
             listeners.push(Listener {
                 model,
                 section: &listener.name,
+                stream,
                 kinds: kinds.0,
                 from: listener.allowed_routes.namespaces.from,
                 selector: listener.allowed_routes.namespaces.selector.as_ref(),
@@ -256,7 +261,7 @@ fn conflicts(spec: &GatewaySpec) -> Vec<Option<&'static str>> {
 
 /// Another listener with TLS at the same port that serves some of a listener's hosts.
 fn overlapping(spec: &GatewaySpec, index: usize) -> Option<&str> {
-    let listener = spec.listeners.get(index).filter(|listener| listener.protocol == "HTTPS")?;
+    let listener = spec.listeners.get(index).filter(|listener| matches!(&*listener.protocol, "HTTPS" | "TLS"))?;
     let host = |listener: &leno_gateway_api::Listener| listener.hostname.clone().unwrap_or_else(|| "*".to_owned());
     let overlaps = |other: &&leno_gateway_api::Listener| {
         other.protocol == listener.protocol
@@ -269,7 +274,12 @@ fn overlapping(spec: &GatewaySpec, index: usize) -> Option<&str> {
 
 /// The kinds of routes that a listener takes, and whether it names others.
 fn kinds(listener: &leno_gateway_api::Listener) -> (Vec<&'static str>, bool) {
-    let served = if is_http(&listener.protocol) { &KINDS[..] } else { &[] };
+    let served = match &*listener.protocol {
+        "HTTP" | "HTTPS" => &["HTTPRoute", "GRPCRoute"][..],
+        "TLS" => &["TLSRoute"],
+        "TCP" => &["TCPRoute"],
+        _ => &[],
+    };
     let named = &listener.allowed_routes.kinds;
     if named.is_empty() {
         return (served.to_vec(), false);
@@ -280,8 +290,14 @@ fn kinds(listener: &leno_gateway_api::Listener) -> (Vec<&'static str>, bool) {
     (found, others)
 }
 
-fn is_http(protocol: &str) -> bool {
-    matches!(protocol, "HTTP" | "HTTPS")
+/// The TLS of a listener for connections without HTTP; `None`: it takes HTTP.
+fn stream(listener: &leno_gateway_api::Listener) -> Option<Option<StreamTls>> {
+    match (&*listener.protocol, &listener.tls) {
+        ("TCP", _) => Some(None),
+        ("TLS", Some(tls)) if tls.mode == TLSModeType::Passthrough => Some(Some(StreamTls::Passthrough)),
+        ("TLS", _) => Some(Some(StreamTls::Terminate)),
+        _ => None,
+    }
 }
 
 fn conditions(
@@ -317,7 +333,7 @@ fn conditions(
 
 /// Checks that gateways serve the listener's protocol and all its fields.
 fn accepted(listener: &leno_gateway_api::Listener) -> Result<(), Condition> {
-    if !is_http(&listener.protocol) {
+    if !matches!(&*listener.protocol, "HTTP" | "HTTPS" | "TLS" | "TCP") {
         let message = format!("gateways do not serve `{}`", listener.protocol.escape_debug());
         return Err(Condition::fails("Accepted", "UnsupportedProtocol", message));
     }
@@ -327,10 +343,6 @@ fn accepted(listener: &leno_gateway_api::Listener) -> Result<(), Condition> {
             let message = format!("there is no TLS option `{}: {}`", key.escape_debug(), value.escape_debug());
             return Err(Condition::fails("Accepted", "UnsupportedValue", message));
         }
-        if tls.mode != TLSModeType::Terminate {
-            let message = "gateways end TLS: `Passthrough` is for the protocol `TLS`";
-            return Err(Condition::fails("Accepted", "UnsupportedValue", message));
-        }
     }
     Ok(())
 }
@@ -338,7 +350,7 @@ fn accepted(listener: &leno_gateway_api::Listener) -> Result<(), Condition> {
 fn fix_of(condition: &Condition, ports: &Ports<'_>) -> String {
     match condition.reason {
         "PortUnavailable" => ports.fix(),
-        "UnsupportedProtocol" => "expected `HTTP` or `HTTPS`".to_owned(),
+        "UnsupportedProtocol" => "expected `HTTP`, `HTTPS`, `TLS` or `TCP`".to_owned(),
         "InvalidCertificateRef" => format!(
             "name a StoredSecret with `tls.crt` and `tls.key` in `certificateRefs`, or write \
              `tls: {{options: {{{CERTIFICATES}: mesh}}}}` and the files into `gateway.https`"

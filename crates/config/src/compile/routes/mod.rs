@@ -16,6 +16,7 @@ mod parents;
 mod patterns;
 mod ports;
 mod rules;
+mod streams;
 
 pub(super) use self::backend_tls::backend_tls;
 pub(super) use self::hosts::includes;
@@ -24,6 +25,7 @@ use self::backend_tls::BackendTls;
 use self::backends::{BadReference, Grants, References};
 use self::certificates::CertificateSource;
 use self::parents::Parents;
+use self::streams::StreamSources;
 use super::faults::RouteFaults;
 use super::hosts::Claims;
 use super::{Documents, TypedDocument};
@@ -111,6 +113,9 @@ pub(super) fn routes<'a>(
     let stored = CertificateSource { secrets, are_known, grants: &grants };
     let gateways =
         listeners::gateways(&documents.gateway_api, &documents.namespaces, mesh, &stored, claims, problems, doubts);
+    let sources = StreamSources { gateways: &gateways, functions, grants: &grants };
+    let mut streams = streams::attach(&documents.gateway_api, &sources, claims, problems, doubts);
+    let stream_listeners = streams.listeners(&gateways);
     let mut written: Vec<WrittenRoute<'_>> =
         documents.gateway_api.iter().filter_map(|placed| WrittenRoute::of(placed)).collect();
     written.sort_by_key(|route| (route.namespace, route.name, route.kind == HttpRouteKind::Grpc));
@@ -151,14 +156,16 @@ pub(super) fn routes<'a>(
         statuses.push(written.status(parents));
         placed.extend(of_gateways.or(of_calls).map(|rules| PlacedRoute { in_force, ..rules.placed }));
     }
-    statuses.extend(documents.gateway_api.iter().filter_map(|placed| without_effect(placed, doubts)));
+    statuses.append(&mut streams.statuses);
     statuses
         .sort_by(|one, other| (&one.namespace, &one.name, one.kind).cmp(&(&other.namespace, &other.name, other.kind)));
     let attached: Vec<AttachedRoute> = std::mem::take(&mut parents.attached).into_values().collect();
-    let routed = attached.iter().flat_map(|attached| attached.route.targets()).cloned().collect();
+    let mut routed: BTreeSet<FunctionId> =
+        attached.iter().flat_map(|attached| attached.route.targets()).cloned().collect();
+    routed.append(&mut streams.targets);
     let policies = backend_tls.statuses(&gateways);
-    let (listeners, gateways) = parents.listeners();
-    let gateway = GatewayRoutes { listeners, routes: attached };
+    let (listeners, gateways) = parents.listeners(&streams);
+    let gateway = GatewayRoutes { listeners, routes: attached, streams: stream_listeners };
     let calls = parents.calls;
     let report = RouteReport { gateways, routes: statuses, policies, faults: Vec::new() };
     (Routes { gateway, routed, calls, faults: BTreeMap::new(), report }, placed)
@@ -382,38 +389,4 @@ impl RuleSet {
             }
         }
     }
-}
-
-/// The status of a route of a kind that gateways do not carry out.
-fn without_effect(placed: &TypedDocument<Resource>, doubts: &RefCell<Vec<Problem>>) -> Option<RouteStatus> {
-    let (parents, hostnames, message, fix) = match &placed.document {
-        Resource::TLSRoute(route) => {
-            let (message, fix) =
-                ("gateways pass no TLS on", "write an HTTPRoute for a listener with `protocol: HTTPS`");
-            (&route.spec.parent_refs[..], &route.spec.hostnames[..], message, fix)
-        }
-        Resource::TCPRoute(route) => {
-            let (message, fix) =
-                ("gateways serve HTTP only", "use `ports` of the function, for calls from other functions");
-            (&route.spec.parent_refs[..], &[][..], message, fix)
-        }
-        _ => return None,
-    };
-    placed.scope(doubts).field("kind").problem(format!("the route has no effect: {message}"), fix);
-    let metadata = placed.document.metadata();
-    let parents = parents.iter().map(|parent| ParentStatus {
-        parent_ref: parents::name(parent, &metadata.namespace),
-        controller_name: CONTROLLER,
-        conditions: vec![
-            Condition::fails("Accepted", "NotAllowedByListeners", message),
-            Condition::holds("ResolvedRefs", "ResolvedRefs"),
-        ],
-    });
-    Some(RouteStatus {
-        namespace: metadata.namespace.clone(),
-        name: metadata.name.clone(),
-        kind: placed.document.kind(),
-        hostnames: hostnames.to_vec(),
-        parents: parents.collect(),
-    })
 }

@@ -4,6 +4,7 @@ use super::WrittenRoute;
 use super::backends::LENO;
 use super::hosts::{common, overlap};
 use super::listeners::{Gateways, Listener};
+use super::streams::Streams;
 use crate::compile::hosts::Claims;
 use crate::host;
 use crate::problem::{Problem, Scope};
@@ -225,22 +226,25 @@ impl<'a> Parents<'a> {
         Ok(true)
     }
 
-    /// The listeners that gateways serve.
+    /// The listeners for HTTP that gateways serve.
     pub(super) fn served(&self) -> Vec<RouteListener> {
-        let all = self.gateways.listeners.values().flatten().filter(|listener| listener.programmed);
+        let is_served = |listener: &&Listener<'_>| listener.programmed && listener.stream.is_none();
+        let all = self.gateways.listeners.values().flatten().filter(is_served);
         let mut listeners: Vec<RouteListener> = all.map(|listener| listener.model.clone()).collect();
         listeners.sort_by(|one, other| one.name.cmp(&other.name));
         listeners
     }
 
-    /// The listeners that gateways serve, and the status of all.
-    pub(super) fn listeners(&mut self) -> (Vec<RouteListener>, Vec<GatewayStatus>) {
+    /// The listeners for HTTP that gateways serve, and the status of all. `streams`: routes of the
+    /// others.
+    pub(super) fn listeners(&mut self, streams: &Streams) -> (Vec<RouteListener>, Vec<GatewayStatus>) {
         let listeners = self.served();
         let mut gateways = std::mem::take(&mut self.gateways.statuses);
         for GatewayStatus { namespace, name, listeners, .. } in &mut gateways {
             for listener in listeners {
-                let routes = self.at_listeners.get(&format!("{namespace}/{name}/{}", listener.name));
-                listener.attached_routes = routes.map_or(0, |routes| routes.count);
+                let id = format!("{namespace}/{name}/{}", listener.name);
+                let routes = self.at_listeners.get(&id).map_or(0, |routes| routes.count);
+                listener.attached_routes = routes + streams.count(&id);
             }
         }
         (listeners, gateways)

@@ -44,7 +44,7 @@ impl<'a> Ports<'a> {
             ));
         }
         match self.open.get(&port) {
-            Some((other, _)) if *other == protocol => {}
+            Some((other, _)) if *other == protocol && protocol != "TCP" => {}
             Some((other, first)) => {
                 return unavailable(format!("port {port} serves {other} for the Gateway `{first}`"));
             }

@@ -105,7 +105,7 @@ fn listeners_are_those_of_the_mesh_document() {
             "Accepted=False PortUnavailable, Conflicted=False NoConflicts, ResolvedRefs=True ResolvedRefs, Programmed=False Invalid",
         ),
         (
-            "port: 9000, protocol: TCP",
+            "port: 9000, protocol: UDP",
             "Accepted=False UnsupportedProtocol, Conflicted=False NoConflicts, ResolvedRefs=True ResolvedRefs, Programmed=False Invalid",
         ),
         (
@@ -246,7 +246,7 @@ fn a_mesh_has_a_bounded_number_of_open_ports() {
 #[test]
 fn wrong_ports_are_refused_by_their_place() {
     for (gateway, wanted) in [
-        ("{http: '127.0.0.1:80', ports: [0]}", "neither a port nor a range"),
+        ("{http: '127.0.0.1:80', ports: [0]}", "0 is not a port"),
         ("{http: '127.0.0.1:80', ports: [9010-9000]}", "neither a port nor a range"),
         ("{http: '127.0.0.1:80', ports: [15000-16000]}", "port 15001 is used by `listeners.outbound`"),
         ("{http: null, ports: [9000]}", "there is no address"),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 const MESH: &str = "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {name: test}\nspec:\n  trustDomain: test.example\n  gateway: \
-                    {http: \"127.0.0.1:8080\"}\n";
+                    {http: \"127.0.0.1:8080\", ports: [9100-9109]}\n";
 const PORTS: GatewayPorts = GatewayPorts { http: 8080, https: 8443 };
 
 /// How errors, warnings and conditions differ from the expected ones.

@@ -96,10 +96,6 @@ impl Connection {
             && head.method == Method::CONNECT
             && head.extensions.get::<h2::ext::Protocol>().is_none()
         {
-            if self.peer.identity.as_deref() == Some(&*snapshot.gateway) {
-                // A gateway lets requests in, and nothing else.
-                return self.adapt_response(self.reject(&head, &Failure::NotServed), http2, is_last());
-            }
             return self.relay(on_upgrade, entry, &head, busy).await;
         }
         let mut response = match Exchange::begin(

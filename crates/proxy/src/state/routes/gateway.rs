@@ -1,7 +1,8 @@
 //! Routes of Gateway documents: listeners, and the rules of each host.
 
 use super::rules::{self, MatchedRule, Rules};
-use super::{Exposed, Routes};
+use super::streams::Streams;
+use super::{Exposed, HostPattern, Routes};
 use crate::state::function::FunctionEntry;
 use leno_model::{GatewayRoutes, RouteListener};
 use leno_policy::host::of_authority;
@@ -18,6 +19,8 @@ pub struct GatewayTables {
     opened: Vec<OpenedListener>,
     /// The StoredSecrets with certificates of listeners, each with the listener.
     certificates: Vec<(Box<str>, Box<str>)>,
+    /// Listeners for TLS and TCP.
+    pub(crate) streams: Streams,
     /// The longest time that a request may take by a rule.
     pub(crate) longest: Duration,
 }
@@ -29,15 +32,25 @@ pub struct OpenedListener {
     pub name: Arc<str>,
     /// The port.
     pub port: u16,
-    /// Requests come over TLS.
-    pub has_tls: bool,
+    /// The protocol of its connections.
+    pub protocol: PortProtocol,
+}
+
+/// The protocol of a port that Gateway documents open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortProtocol {
+    /// Plain HTTP.
+    Http,
+    /// HTTP over TLS.
+    Https,
+    /// Connections without HTTP: TCP, or TLS.
+    Stream,
 }
 
 #[derive(Debug)]
 struct Listener {
     port: u16,
-    /// A host, or a suffix with its leading dot; empty: all hosts.
-    host: Box<str>,
+    host: HostPattern,
     exact: HashMap<String, Rules>,
     /// By suffix, including its leading dot.
     suffixes: HashMap<String, Rules>,
@@ -100,17 +113,24 @@ impl GatewayTables {
                 None => drop(listener.exact.insert(host, rules)),
             }
         }
-        let opened = routes.listeners.iter().filter(|listener| listener.opened);
-        let opened = opened.map(|listener| OpenedListener {
-            name: listener.name.as_str().into(),
-            port: listener.port,
-            has_tls: listener.tls,
+        let opened = |name: &str, port, protocol| OpenedListener { name: name.into(), port, protocol };
+        let http = routes.listeners.iter().filter(|listener| listener.opened).map(|listener| {
+            let protocol = if listener.tls { PortProtocol::Https } else { PortProtocol::Http };
+            opened(&listener.name, listener.port, protocol)
         });
-        let of = |listener: &RouteListener| -> Vec<_> {
-            listener.certificates.iter().map(|secret| (listener.name.as_str().into(), secret.as_str().into())).collect()
+        let others = routes.streams.iter().map(|it| opened(&it.name, it.port, PortProtocol::Stream));
+        let of = |(name, secrets): (&String, &Vec<String>)| -> Vec<(Box<str>, Box<str>)> {
+            secrets.iter().map(|secret| (name.as_str().into(), secret.as_str().into())).collect()
         };
-        let certificates = routes.listeners.iter().flat_map(of).collect();
-        Ok(Self { listeners, opened: opened.collect(), certificates, longest })
+        let of_streams = routes.streams.iter().map(|it| (&it.name, &it.certificates));
+        let certificates = routes.listeners.iter().map(|it| (&it.name, &it.certificates)).chain(of_streams);
+        Ok(Self {
+            listeners,
+            opened: http.chain(others).collect(),
+            certificates: certificates.flat_map(of).collect(),
+            streams: Streams::new(&routes.streams),
+            longest,
+        })
     }
 
     /// The listeners whose ports Gateway documents open.
@@ -128,12 +148,13 @@ impl GatewayTables {
     /// those of the Mesh document; `None`: no listener serves the name.
     pub(crate) fn certificates_at(&self, port: u16, name: Option<&str>) -> Option<&[Box<str>]> {
         let host = name.and_then(of_authority).unwrap_or_default();
-        self.listener(port, &host).map(|listener| &*listener.certificates)
+        let of_listener = self.listener(port, &host).map(|listener| &*listener.certificates);
+        of_listener.or_else(|| self.streams.certificates_at(port, &host))
     }
 
-    /// The ports that Gateway documents open, and whether each takes TLS.
-    pub(crate) fn ports(&self) -> impl Iterator<Item = (u16, bool)> {
-        self.opened.iter().map(|listener| (listener.port, listener.has_tls))
+    /// The ports that Gateway documents open.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = (u16, PortProtocol)> {
+        self.opened.iter().map(|listener| (listener.port, listener.protocol))
     }
 
     /// Whether Gateway documents open a port.
@@ -148,8 +169,8 @@ impl GatewayTables {
 
     /// The listener of a port with the most specific host that serves this one.
     fn listener(&self, port: u16, host: &str) -> Option<&Listener> {
-        let serving = self.listeners.iter().filter(|listener| listener.port == port && listener.serves(host));
-        serving.max_by_key(|listener| listener.precision())
+        let serving = self.listeners.iter().filter(|listener| listener.port == port && listener.host.serves(host));
+        serving.max_by_key(|listener| listener.host.precision())
     }
 
     /// The destination of a request at this port and authority. The listener with the most specific host
@@ -219,21 +240,7 @@ fn at_host<'r>(
 
 impl Listener {
     fn new(port: u16, host: &str) -> Self {
-        let host = host.trim_start_matches('*').into();
         let (exact, suffixes, any, certificates) = Default::default();
-        Self { port, host, exact, suffixes, any, certificates }
-    }
-
-    fn serves(&self, host: &str) -> bool {
-        match self.host.chars().next() {
-            None => true,
-            Some('.') => host.ends_with(&*self.host),
-            Some(_) => *host == *self.host,
-        }
-    }
-
-    /// An exact host comes before a longer suffix, and that before a shorter one.
-    fn precision(&self) -> (bool, usize) {
-        (!self.host.starts_with('.') && !self.host.is_empty(), self.host.len())
+        Self { port, host: HostPattern::new(host), exact, suffixes, any, certificates }
     }
 }

@@ -122,6 +122,7 @@ async fn a_listener_with_a_more_specific_host_hides_the_routes_of_others() {
         }],
     };
     let routes = GatewayRoutes {
+        streams: Vec::new(),
         listeners: vec![
             listener("all", port, None),
             listener("wild", port, Some("*.example")),

@@ -47,7 +47,7 @@ fn set(mesh: &Mesh, listeners: &[RouteListener]) -> Vec<u16> {
         route: route("shop/web", vec![to(below("/api"), "web")]),
         attachments: listeners.iter().map(attachment).collect(),
     };
-    publish(mesh, &GatewayRoutes { listeners: listeners.to_vec(), routes: vec![route] });
+    publish(mesh, &GatewayRoutes { listeners: listeners.to_vec(), routes: vec![route], streams: Vec::new() });
     let missing = mesh.handle.ports.set(&mesh.node.snapshot.load(), true);
     missing.into_iter().map(|(port, _)| port).collect()
 }
@@ -114,7 +114,10 @@ async fn a_port_that_another_process_has_is_reported_and_tried_again() {
     // none.
     assert_eq!(mesh.handle.sockets().unwrap().len(), 3 + 2);
     let more = free_port();
-    publish(&mesh, &GatewayRoutes { listeners: vec![listener("more", more, &[])], routes: Vec::new() });
+    publish(
+        &mesh,
+        &GatewayRoutes { listeners: vec![listener("more", more, &[])], routes: Vec::new(), streams: Vec::new() },
+    );
     let missing = mesh.handle.ports.set(&mesh.node.snapshot.load(), false);
     assert!(matches!(missing[..], [(port, PortError::NotYet)] if port == more), "{missing:?}");
     is_closed(taken).await;
