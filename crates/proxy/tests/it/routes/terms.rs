@@ -52,8 +52,9 @@ async fn ask(mesh: &Mesh, method: Method, path: &str) -> Answer {
 async fn assert_statuses(both: &Both, expected: &[(String, u16)]) {
     let mut asked = JoinSet::new();
     for (gateway, mesh) in [("near", &both.near), ("far", &both.far)] {
-        for (path, status) in expected.iter().cloned() {
-            let (address, request) = (mesh.gateway(), Request::get(&path).header("host", "a"));
+        for (path, status) in expected {
+            let (path, status, address) = (path.clone(), *status, mesh.gateway());
+            let request = Request::get(&path).header("host", "a");
             asked.spawn(async move {
                 let reply = connect_http1(address).await.send(request.body(empty()).unwrap()).await;
                 assert_eq!(reply.status, status, "{gateway} {path}: {}", reply.text);
