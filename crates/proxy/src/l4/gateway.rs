@@ -130,8 +130,10 @@ impl GatewayStream {
         drop(snapshot);
         // Before the client's TLS ends here, and anything of it is read.
         self.judge(&callee)?;
-        match (tls, self.acceptor.clone()) {
-            (Some(StreamTls::Terminate), Some(acceptor)) => {
+        match tls {
+            Some(StreamTls::Terminate) => {
+                let without = || Stop::Refused("the gateway has no certificate for its TLS".to_owned());
+                let acceptor = self.acceptor.clone().ok_or_else(without)?;
                 let longest = self.worker.snapshot().mesh.limits.head_timeout;
                 let (read, write) = stream.split();
                 let accepted = acceptor.accept(join(Cursor::new(first).chain(read), write));
@@ -140,7 +142,7 @@ impl GatewayStream {
                 let mut stream = accepted.map_err(late)??;
                 self.connect(&callee, &mut stream, &[]).await
             }
-            _ => self.connect(&callee, stream, &first).await,
+            Some(StreamTls::Passthrough) | None => self.connect(&callee, stream, &first).await,
         }
     }
 
