@@ -120,7 +120,7 @@ fn a_change_by_curl() {
         )
     };
     write("old.yaml", &function("old"));
-    let _control = machine.begin("leno control --mesh mesh.yaml --data .", folder.path(), "API ");
+    let _control = machine.begin("leno control --mesh mesh.yaml --data .", folder.path(), "admin.token");
     run("leno context add mesh --server https://127.0.0.1:15443 --token-file $PWD/admin.token --ca $PWD/api.pem");
     run("leno apply -f old.yaml");
     let [line] = &*block("docs/control.md", "curl --cacert") else { panic!("the block has one command") };
