@@ -7,6 +7,7 @@
 mod close_reason;
 mod coalesced;
 mod copied;
+mod error;
 mod instance;
 mod peeked;
 mod replay;
@@ -14,6 +15,7 @@ mod shared;
 
 pub use close_reason::{CloseReason, ClosedBy};
 pub use copied::CopyState;
+pub use error::BodyError;
 pub use instance::InstanceBody;
 pub use replay::Replayable;
 pub use shared::SharedBody;
@@ -22,14 +24,13 @@ use super::activity::{Activity, Busy};
 use super::failure::{self, Failure};
 use super::head;
 use super::upload::{Progress, Upload};
-use super::wire::{WireBody, WireError};
+use super::wire::WireBody;
 use bytes::Bytes;
 use coalesced::CoalescedBody;
 use copied::{CopiedBody, CopyReader};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt;
-use instance::InstanceError;
 use peeked::PeekedBody;
 use replay::Replay;
 use std::fmt;
@@ -118,52 +119,6 @@ enum Source {
     Peeked(Box<PeekedBody>),
     /// The body broke off. The next poll returns the error.
     Broken(BodyError),
-}
-
-/// Why a body broke off.
-#[derive(Debug, thiserror::Error)]
-pub enum BodyError {
-    /// The sender broke off.
-    #[error("the sender broke off: {0}")]
-    Sender(#[from] WireError),
-    /// The component's instance that wrote the body broke off.
-    #[error(transparent)]
-    Instance(#[from] InstanceError),
-    /// The timeout of the exchange has passed.
-    #[error("the time for the exchange, {0:?}, is over")]
-    Timeout(Duration),
-    /// The exchange is closed. HTTP/2 streams are reset with this code.
-    #[error("it is closed")]
-    Closed(#[source] h2::Error),
-    /// The copy of a body fell behind its request, or the request broke off.
-    #[error("the copy cannot follow its request")]
-    CutCopy,
-    /// A later attempt has taken over the body.
-    #[error("another try has taken over")]
-    Superseded,
-}
-
-impl BodyError {
-    fn closed() -> Self {
-        Self::Closed(h2::Reason::CANCEL.into())
-    }
-
-    /// The status and the message with which a gRPC call ends that breaks off after its head;
-    /// `None`: the upstream has reset the stream, and its client learns the same code.
-    fn grpc(&self) -> Option<(u8, &'static str)> {
-        let unavailable = (14, "the upstream broke off");
-        match self {
-            Self::Timeout(_) => Some((4, "the time for the call is over")),
-            Self::Sender(error) => match error.http2() {
-                Some(error) if error.is_reset() && error.is_remote() => None,
-                Some(error) if error.is_reset() => Some((13, "the upstream's response is malformed")),
-                None if matches!(error, WireError::Trailers(..)) => Some((8, "the trailers are larger than allowed")),
-                _ => Some(unavailable),
-            },
-            Self::Instance(_) => Some(unavailable),
-            Self::Closed(_) | Self::CutCopy | Self::Superseded => None,
-        }
-    }
 }
 
 impl Body {

@@ -67,7 +67,7 @@ fn a_node_as_a_service_until_it_is_uninstalled() {
     )
     .unwrap();
     let control = "leno control --listen 10.0.0.1:15010 --api 10.0.0.1:15443 --mesh mesh.yaml";
-    let _control = machine.begin(control, folder.path(), "API ");
+    let _control = machine.begin(control, folder.path(), "admin.token");
     run(
         "leno context add mesh --server https://10.0.0.1:15443 --token-file /var/lib/leno/admin.token --ca /var/lib/leno/api.pem",
     );
