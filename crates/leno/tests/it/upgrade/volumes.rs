@@ -49,7 +49,11 @@ fn a_volume_stays_with_its_node_through_an_upgrade_and_a_loss() {
     kill_process(Pid::from_raw(process as i32).unwrap(), Signal::KILL).unwrap();
     one.pid = None;
     eventually("the loss of the node", || nodes_of(&control, "test/keeper").is_empty().then_some(()));
-    assert_eq!(status(gateway.get("/list/~data")), Some(503));
+    eventually("the gateway to hear of the loss", || {
+        let status = status(gateway.get("/list/~data"));
+        assert_ne!(status, Some(200));
+        (status == Some(503)).then_some(())
+    });
     // The listing, the events and the answer to a change name the node.
     let away = "its volumes are on node one, which is away";
     let listed = |what: &str| text(&control.leno(&["get", what, "--json"]));
