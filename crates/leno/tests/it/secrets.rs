@@ -147,7 +147,7 @@ fn a_function_has_its_secret_and_only_its_node_and_nobody_is_shown_it() {
     control.apply(&format!("{}{}", secret("db", "test", VALUE), exposed("shop")));
     eventually("its answer", || answers(gateway.get("/"), VALUE));
 
-    let host = nodes_of(&control, "test/shop");
+    let host = eventually("its report", || Some(nodes_of(&control, "test/shop")).filter(|host| !host.is_empty()));
     assert_eq!(host.len(), 1, "{host:?}");
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
