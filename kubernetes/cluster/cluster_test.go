@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -84,57 +83,6 @@ func (b bench) members(t *testing.T) []int {
 		}
 	}
 	return found
-}
-
-// machineState is all that a cluster could leave behind, as text by kind.
-func machineState(t *testing.T, prefix string) map[string]string {
-	t.Helper()
-	state := map[string]string{}
-	for name, command := range map[string][]string{
-		"interfaces": {"ip", "-o", "link"},
-		"addresses":  {"ip", "-o", "addr"},
-		"routes":     {"ip", "route", "show", "table", "all"},
-		"rules":      {"ip", "rule"},
-		"nftables":   {"nft", "list", "ruleset"},
-		"files":      {"ls", "-A", "/etc", "/opt", "/run", "/var/lib", "/var/log"},
-	} {
-		output, err := exec.Command(command[0], command[1:]...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v: %v\n%s", command, err, output)
-		}
-		state[name] = string(output)
-	}
-	for _, name := range slices.Concat(slices.Collect(maps.Keys(tunables)), []string{"net/ipv4/ip_forward", "net/netfilter/nf_conntrack_max"}) {
-		value, err := os.ReadFile("/proc/sys/" + name)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			t.Fatal(err)
-		}
-		state[name] = string(value)
-	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	state["mounts"] = string(mounts)
-	all, err := hierarchies()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, one := range all {
-		groups, err := filepath.Glob(filepath.Join(one.mount, prefix+"*"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		state["control groups in "+one.mount] = strings.Join(groups, "\n")
-	}
-	for _, device := range []string{"/dev/null", "/dev/zero"} {
-		info, err := os.Stat(device)
-		if err != nil {
-			t.Fatal(err)
-		}
-		state[device] = info.Mode().String()
-	}
-	return state
 }
 
 // pods maps the node of each probe to its name and address.
@@ -262,12 +210,7 @@ func TestCluster(t *testing.T) {
 		if _, err := os.Lstat(b.folder); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s is still there (%v)", b.folder, err)
 		}
-		after := machineState(t, "leno-test-")
-		for kind := range before {
-			if before[kind] != after[kind] {
-				t.Errorf("%s differ; before:\n%s\nafter:\n%s", kind, before[kind], after[kind])
-			}
-		}
+		unchanged(t, before, "leno-test-")
 		b.run(t, "down")
 	})
 }
@@ -469,6 +412,7 @@ func (b bench) testNode(t *testing.T) {
 
 // testBeside runs a control plane with fake nodes beside the first cluster.
 func testBeside(t *testing.T, first, second bench) {
+	defer second.try("", "down")
 	// A cluster's control groups are no other cluster's.
 	if output, err := second.try("", "up", "--control-only", "--prefix", first.prefix); err == nil || !strings.Contains(output, "choose another --prefix") {
 		t.Errorf("a prefix in use: %s", output)

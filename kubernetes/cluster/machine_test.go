@@ -76,12 +76,7 @@ func TestMachines(t *testing.T) {
 	if _, err := os.Lstat(b.folder); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%s is still there (%v)", b.folder, err)
 	}
-	after := machineState(t, b.prefix)
-	for kind := range before {
-		if before[kind] != after[kind] {
-			t.Errorf("%s differ; before:\n%s\nafter:\n%s", kind, before[kind], after[kind])
-		}
-	}
+	unchanged(t, before, b.prefix)
 }
 
 func testTwoMachines(t *testing.T, b bench) {
