@@ -81,6 +81,10 @@ func (c *cluster) open() error {
 	if err := json.Unmarshal(data, &c.settings); err != nil {
 		return fmt.Errorf("%s: %w", c.path("cluster.json"), err)
 	}
+	// `down` removes the control groups of this name: without a name, it would remove those of others.
+	if !isPrefix(c.Prefix) {
+		return fmt.Errorf("%s: the prefix %q may have letters, digits, - and _", c.path("cluster.json"), c.Prefix)
+	}
 	return nil
 }
 

@@ -72,6 +72,18 @@ func TestOtherFoldersAreNotTaken(t *testing.T) {
 	}
 }
 
+func TestSettingsWithoutPrefixAreRefused(t *testing.T) {
+	for _, prefix := range []string{"", "..", "a/b", "."} {
+		c := &cluster{folder: t.TempDir(), settings: settings{Prefix: prefix, Nodes: 1}}
+		if err := c.save(); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.down(); err == nil || !strings.Contains(err.Error(), "prefix") {
+			t.Errorf("%q: %v", prefix, err)
+		}
+	}
+}
+
 func TestOneCommandAtATime(t *testing.T) {
 	first := &cluster{folder: t.TempDir()}
 	if err := first.acquire(); err != nil {

@@ -174,11 +174,16 @@ func (s *settings) complete(folder string) error {
 	if s.Prefix == "" {
 		s.Prefix = filepath.Base(folder)
 	}
-	// A dot would be an element of a path, and some hierarchies reserve names with one.
-	if strings.Trim(s.Prefix, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != "" {
+	if !isPrefix(s.Prefix) {
 		return mistake(fmt.Sprintf("--prefix %q: it may have letters, digits, - and _", s.Prefix))
 	}
 	return nil
+}
+
+// isPrefix reports whether control groups and networks may have this name. A dot would be an
+// element of a path, and some hierarchies reserve names with one.
+func isPrefix(name string) bool {
+	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == ""
 }
 
 // inControl becomes a program in the control plane's network.
