@@ -14,6 +14,7 @@ pub mod egress;
 mod fault;
 mod function;
 pub mod function_id;
+mod grpc_status;
 mod http_route;
 mod instance_state;
 mod locality;
@@ -41,6 +42,7 @@ pub use egress::{CertificateName, Credential, CredentialForm, Egress, EgressPort
 pub use fault::{Fault, FaultAbort, FieldValues};
 pub use function::{Callee, Engine, Expose, Extension, FunctionConfig, JwksFetch, PublicKey, VerificationKey};
 pub use function_id::{BadFunctionId, FunctionId};
+pub use grpc_status::GRPC_STATUSES;
 pub use http_route::{
     AttachedRoute, Attachment, Backend, BackendTarget, CallRoute, Cors, FieldMatch, GatewayRoutes, HeaderModifier,
     HttpRoute, HttpRouteKind, Mirror, PathChange, PathPattern, Precedence, Redirect, Rewrite, RouteAuthorizer,

@@ -2,29 +2,10 @@
 
 use crate::duration::Duration;
 use crate::timestamp::Timestamp;
+use leno_model::GRPC_STATUSES;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::borrow::Cow;
-
-/// The statuses of gRPC besides `OK`, in the order of their numbers.
-const GRPC_STATUSES: [&str; 16] = [
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-];
 
 /// A fault that the node which follows the route injects into permitted requests: first the delay,
 /// then the abort. It ends by itself.
@@ -90,8 +71,7 @@ fn all() -> f64 {
 
 impl Serialize for GrpcStatus {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let name = usize::from(self.0).checked_sub(1).and_then(|index| GRPC_STATUSES.get(index));
-        match name {
+        match GRPC_STATUSES.get(usize::from(self.0)) {
             Some(name) => name.serialize(serializer),
             None => serializer.collect_str(&self.0),
         }
@@ -101,7 +81,7 @@ impl Serialize for GrpcStatus {
 impl<'de> Deserialize<'de> for GrpcStatus {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let number = (1..).zip(GRPC_STATUSES).find_map(|(number, name)| (name == text).then_some(number));
+        let number = (0..).zip(GRPC_STATUSES).skip(1).find_map(|(number, name)| (name == text).then_some(number));
         number.or_else(|| text.parse().ok().filter(|number| (1..=16).contains(number))).map(Self).ok_or_else(|| {
             let text: String = text.chars().take(40).collect();
             de::Error::custom(format!(
@@ -117,7 +97,7 @@ impl JsonSchema for GrpcStatus {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let pattern = format!("^({}|[1-9]|1[0-6])$", GRPC_STATUSES.join("|"));
+        let pattern = format!("^({}|[1-9]|1[0-6])$", GRPC_STATUSES[1..].join("|"));
         let numbers: Vec<u8> = (1..=16).collect();
         json_schema!({ "anyOf": [{ "type": "string", "pattern": pattern }, { "type": "integer", "enum": numbers }] })
     }

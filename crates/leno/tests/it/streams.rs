@@ -100,8 +100,8 @@ fn connections_follow_tcp_and_tls_routes_as_far_as_policies_allow() {
     // TCP: both directions, and the end of one is passed on.
     let echoes = |port| {
         let mut stream = connect(port);
-        stream.write_all(b"ping").unwrap();
-        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        // The gateway may have reset a refused connection by now.
+        let _ = stream.write_all(b"ping").and_then(|()| stream.shutdown(std::net::Shutdown::Write));
         received(&mut stream, 100)
     };
     assert_eq!(String::from_utf8(echoes(tcp)).unwrap(), format!("{GREETING}ping"));

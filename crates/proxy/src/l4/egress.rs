@@ -17,6 +17,10 @@ pub(super) async fn connect(
     host: &str,
     port: u16,
 ) -> Result<(TcpStream, IpAddr), Stop> {
+    let refused = &external.egress.tls.refused;
+    if !refused.is_empty() {
+        return Err(Stop::Refused(refused.clone()));
+    }
     let node = &worker.node;
     let addresses = external.addresses(&node.resolver, &node.machines, host).await;
     let addresses = addresses.map_err(|failure| Stop::Failed(failure.to_string()))?;

@@ -151,7 +151,7 @@ impl GatewayPorts {
                 opened: Some(protocol),
             })
         };
-        // One for each worker before any is sent, so that a lack of descriptors changes nothing.
+        // All are made before any is sent: without enough descriptors, no worker listens, rather than some.
         let all: Vec<BoundListener> = self.0.workers.iter().map(|_| bound()).collect::<io::Result<_>>()?;
         for (worker, bound) in self.0.workers.iter().zip(all) {
             // A worker that has ended accepts nothing.

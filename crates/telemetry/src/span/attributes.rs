@@ -5,6 +5,7 @@ use crate::exchange::{ExchangeRecord, RecordedVerdict};
 use crate::names::{EXTENSIONS, direction_name, engine_name, policy_name};
 use http::header::USER_AGENT;
 use leno_http::peer::TrafficDirection;
+use leno_model::GRPC_STATUSES;
 use leno_policy::spec::Protocol;
 use leno_policy::trace::TracePlan;
 use std::borrow::Cow;
@@ -21,26 +22,6 @@ const FLAG_REMOTE: u32 = 0x200;
 /// Statuses of gRPC that are a server's fault: UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL,
 /// UNAVAILABLE and DATA_LOSS.
 const GRPC_SERVER_ERRORS: [u8; 6] = [2, 4, 12, 13, 14, 15];
-/// The names of gRPC's statuses, by their numbers.
-const GRPC_STATUSES: [&str; 17] = [
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-];
 
 /// A record as a span.
 pub(super) struct Span<'a> {

@@ -113,7 +113,7 @@ pub(super) fn routes<'a>(
     let stored = CertificateSource { secrets, are_known, grants: &grants };
     let gateways =
         listeners::gateways(&documents.gateway_api, &documents.namespaces, mesh, &stored, claims, problems, doubts);
-    let sources = StreamSources { gateways: &gateways, functions, grants: &grants };
+    let sources = StreamSources { gateways: &gateways, functions, grants: &grants, backend_tls: &backend_tls };
     let mut streams = streams::attach(&documents.gateway_api, &sources, claims, problems, doubts);
     let stream_listeners = streams.listeners(&gateways);
     let mut written: Vec<WrittenRoute<'_>> =

@@ -1,5 +1,6 @@
 //! TLSRoutes and TCPRoutes: routes of connections without HTTP requests, and their status.
 
+use super::backend_tls::BackendTls;
 use super::backends::{Grants, LENO};
 use super::hosts::common;
 use super::listeners::{Gateways, Listener};
@@ -22,6 +23,7 @@ pub(super) struct StreamSources<'s, 'a> {
     pub gateways: &'s Gateways<'a>,
     pub functions: &'s BTreeMap<FunctionId, Function>,
     pub grants: &'s Grants<'a>,
+    pub backend_tls: &'s BackendTls,
 }
 
 /// The attached routes, and the status of all.
@@ -225,6 +227,9 @@ impl<'a> StreamSources<'_, 'a> {
         let Some((id, function)) = found.filter(|_| **kind == *own.1 || **kind == *"Service") else {
             return Err(("BackendNotFound", format!("there is no function or External `{shown}`")));
         };
+        if let Some(reason) = self.backend_tls.refusal(id) {
+            return Err(("UnsupportedProtocol", format!("`{shown}`: {reason}")));
+        }
         let served = port.and_then(|port| function.run.other_ports().into_iter().find(|it| it.number == port));
         let Some(served) = served else {
             let ports: Vec<String> = function.run.other_ports().iter().map(|it| it.number.to_string()).collect();

@@ -76,3 +76,37 @@ fn routes_of_connections_are_of_the_model() {
     assert_eq!(conditions(&snapshot, "shop/tcp"), ["Accepted=True Accepted, ResolvedRefs=False UnsupportedProtocol"]);
     assert!(snapshot.function_config(&"shop/db".parse().unwrap()).unwrap().is_routed);
 }
+
+/// Nothing goes to a back end in plain text if its policy cannot be followed.
+#[test]
+fn a_back_end_whose_tls_cannot_be_followed_takes_no_connections() {
+    let mesh =
+        MESH.replace("CRATE", env!("CARGO_MANIFEST_DIR")).replace("gateway: {", "gateway: {ports: [9000-9001], ");
+    let tcp = route(
+        "TCPRoute",
+        "shop/tcp",
+        "parentRefs: [{name: streams, namespace: infra, sectionName: tcp}]\nrules: [{backendRefs: [{name: bank, port: 5432}]}]",
+    );
+    let target = |authority: &str| {
+        format!(
+            "targetRefs: [{{group: leno.dev, kind: External, name: bank}}]\nvalidation: {{hostname: bank.example, {authority}}}"
+        )
+    };
+    for (authority, backend, resolved) in [
+        ("wellKnownCACertificates: System", Some("shop/bank"), "ResolvedRefs=True ResolvedRefs"),
+        (
+            "caCertificateRefs: [{group: leno.dev, kind: StoredSecret, name: none}]",
+            None,
+            "ResolvedRefs=False UnsupportedProtocol",
+        ),
+    ] {
+        let policy = route("BackendTLSPolicy", "shop/bank", &target(authority));
+        let text = [&*mesh, STREAMS, &functions(), &tcp, &policy].concat();
+        let snapshot = load_text(Path::new("mesh.yaml"), &text).unwrap();
+        let streams = &snapshot.gateway_routes().streams;
+        let listener = streams.iter().find(|it| it.name == "infra/streams/tcp").unwrap();
+        let found = listener.routes[0].backends[0].target.as_ref().map(ToString::to_string);
+        assert_eq!(found.as_deref(), backend, "{authority}");
+        assert_eq!(conditions(&snapshot, "shop/tcp"), [format!("Accepted=True Accepted, {resolved}")]);
+    }
+}

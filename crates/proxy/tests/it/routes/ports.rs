@@ -132,19 +132,19 @@ async fn a_port_that_the_mesh_does_not_permit_stays_closed() {
     assert!(TcpStream::connect(local(port)).await.is_err());
 }
 
-struct Issued {
+struct TestCertificate {
     der: CertificateDer<'static>,
     values: [(&'static str, String); 2],
 }
 
-fn issued(names: &[&str]) -> Issued {
+fn issued(names: &[&str]) -> TestCertificate {
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();
     let made = rcgen::generate_simple_self_signed(names).unwrap();
     let values = [("tls.crt", made.cert.pem()), ("tls.key", made.signing_key.serialize_pem())];
-    Issued { der: made.cert.der().clone(), values }
+    TestCertificate { der: made.cert.der().clone(), values }
 }
 
-fn store(mesh: &Mesh, secrets: &[(&str, &Issued)]) {
+fn store(mesh: &Mesh, secrets: &[(&str, &TestCertificate)]) {
     let values = secrets.iter().flat_map(|(secret, issued)| {
         issued.values.iter().map(|(key, value)| {
             let stored = StoredKey { secret: (*secret).to_owned(), key: (*key).to_owned() };
@@ -211,7 +211,7 @@ async fn a_client_gets_the_certificate_of_the_listener_that_serves_its_name() {
     let port = free_port();
     let [one, two, wide, broken] =
         [issued(&["a.example"]), issued(&["b.example"]), issued(&["*.wide.example"]), issued(&["c.example"])];
-    let broken = Issued { values: [broken.values[0].clone(), one.values[1].clone()], ..broken };
+    let broken = TestCertificate { values: [broken.values[0].clone(), one.values[1].clone()], ..broken };
     store(&mesh, &[("shop/one", &one), ("shop/two", &two), ("shop/wide", &wide), ("shop/broken", &broken)]);
     let of = |name: &str, host: &str, secrets: &[&str]| RouteListener {
         host: Some(host.to_owned()),
