@@ -201,11 +201,12 @@ impl Grants {
         self.0.get(name).is_some_and(|grant| grant.sent.len() > 1)
     }
 
-    /// Stores the bounds that a node reports to have in force. After its restart, the control plane
-    /// does not know them.
+    /// Stores the bounds that a node reports to have in force. After its restart, or after it took
+    /// the node for lost, the control plane does not know them.
     pub(crate) fn recall(&mut self, name: &Arc<str>, bounds: Vec<Bounds>) {
         let grant = self.0.entry(name.clone()).or_default();
         if grant.sent.is_empty() {
+            grant.now = bounds.clone();
             grant.sent.push_back(((0, 0), bounds));
         }
     }

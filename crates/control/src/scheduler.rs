@@ -313,6 +313,20 @@ impl Scheduler {
         self.settle(id);
     }
 
+    /// Lets a node that came back hold a function that was placed on other nodes, until one of them
+    /// does. Returns whether the node holds it now.
+    pub(crate) fn leave_later(&mut self, id: &FunctionId, name: &Arc<str>) -> bool {
+        let Some(placed) = self.functions.get_mut(id) else { return false };
+        if !self.nodes.contains_key(name) || placed.nodes.is_empty() || placed.nodes.contains(name) {
+            return false;
+        }
+        placed.leaving.insert(name.clone());
+        let instance = placed.demand.instance;
+        self.reserve_first(id, name, &instance, 0);
+        self.note_moving(id);
+        true
+    }
+
     /// Ends the wait for nodes that may have functions. Returns the functions that were waiting.
     pub(crate) fn stop_awaiting(&mut self) -> BTreeSet<FunctionId> {
         let waiting = |placed: &FunctionPlacement| placed.awaited;

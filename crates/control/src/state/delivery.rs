@@ -186,7 +186,9 @@ impl State {
     /// may be divided anew.
     fn has_applied(&mut self, id: &FunctionId, name: &str) -> bool {
         let (scheduled, carried) = (self.nodes.is_scheduled(name), self.catalog.compiled.is_on_egress_nodes(id));
-        self.hosting.abandoned.remove(id);
+        if self.hosting.is_host(id, name) {
+            self.hosting.abandoned.remove(id);
+        }
         if scheduled || carried {
             self.carry_out([Effect::endpoints(id)]);
         }

@@ -232,6 +232,9 @@ impl Hosting {
     /// Keeps functions that are on no node on a node that has connected and has their
     /// configuration. It must have the version of today: a node that names the version, a hash, has
     /// seen it. Otherwise any node could get any function by claiming to have it.
+    ///
+    /// Functions that were placed on another node in the meantime, which does not serve them yet,
+    /// leave this node only when the other one does.
     pub(super) fn adopt(
         &mut self,
         name: &Arc<str>,
@@ -247,7 +250,13 @@ impl Hosting {
             Subject::FunctionConfig(id) if current(subject, *version) => Some(id.clone()),
             _ => None,
         });
-        let adopted: Vec<_> = held.filter(|id| self.scheduler.adopt(id, name)).collect();
+        let mut adopted = Vec::new();
+        for id in held {
+            let is_missed = self.abandoned.contains(&id) && !self.is_served(&id, nodes);
+            if self.scheduler.adopt(&id, name) || is_missed && self.scheduler.leave_later(&id, name) {
+                adopted.push(id);
+            }
+        }
         Effect::moved(adopted).into_iter().collect()
     }
 

@@ -142,7 +142,7 @@ impl State {
         self.admit(&name, Admission { placement: nothing, gateway: false, locality, egress: false });
         self.nodes.all.remove(&name);
         self.issued.retain(|(_, node), _| **node != *name);
-        let effects = self.scaling.expel(&name);
+        let effects = self.scaling.forget_node(&name);
         self.carry_out(effects);
         // Other nodes may still have its endpoints. They must not keep them until the wait for
         // nodes ends, or until another node has the functions.
@@ -316,6 +316,8 @@ impl State {
         let affected: Vec<_> = node.hosted.iter().cloned().collect();
         self.announce_endpoints(&affected);
         let (moved, effects) = self.hosting.withdraw(&name);
+        self.carry_out(effects);
+        let effects = self.scaling.forget_node(&name);
         self.carry_out(effects);
         self.hosting.abandoned.extend(moved);
         self.carry_out([Effect::PlaceJobs]);

@@ -183,7 +183,7 @@ impl Scaling {
 
     /// Forgets a node. Without this, its reported instances of functions that other nodes host
     /// would count against their maxima forever.
-    pub(super) fn expel(&mut self, name: &str) -> Vec<Effect> {
+    pub(super) fn forget_node(&mut self, name: &str) -> Vec<Effect> {
         let ids: BTreeSet<_> = self.loads.keys().cloned().collect();
         let forgotten =
             ids.into_iter().filter(|id| self.loads.get_mut(id).is_some_and(|load| load.grants.forget(name)));
@@ -247,7 +247,7 @@ fn targets(
     let mut targets: BTreeMap<Arc<str>, Vec<Bounds>> = names.iter().map(|name| (name.clone(), vec![])).collect();
     // Nodes that the function is leaving keep their bounds until they get no requests.
     let staying = scheduler.leaving(id).filter(|_| !hosting.is_handed_over(id, nodes));
-    let staying: BTreeMap<_, _> =
+    let mut staying: BTreeMap<_, _> =
         staying.map(|name| (name.clone(), load.grants.of(name).unwrap_or_default().to_vec())).collect();
     let mut maxima: BTreeMap<u32, u32> =
         load.revisions.iter().map(|(number, load)| (*number, load.settings.scale.max)).collect();
@@ -256,10 +256,12 @@ fn targets(
         maxima = maxima.into_keys().zip(bounds::apportion(allowance, &claims)).collect();
     }
     for (number, load) in &load.revisions {
-        let (scale, max) = (load.settings.scale, maxima[number]);
-        let kept = staying.values().flatten().filter(|bounds| bounds.revision == *number);
-        let kept: u64 = kept.map(|bounds| u64::from(bounds.most)).sum();
-        let max = u32::try_from(u64::from(max).saturating_sub(kept)).unwrap_or(0);
+        let (scale, mut max) = (load.settings.scale, maxima[number]);
+        // A node that came back has said what it has.
+        for bounds in staying.values_mut().flatten().filter(|bounds| bounds.revision == *number) {
+            bounds.most = bounds.most.min(max);
+            max -= bounds.most;
+        }
         let share = |name: &Arc<str>| Share { holds: scheduler.holds(id, name), wants: load.wants(name) };
         let shares: Vec<_> = names.iter().map(share).collect();
         for (name, (least, most)) in names.iter().zip(bounds::divide(scale.min, max, &shares)) {

@@ -53,6 +53,8 @@ struct Mesh {
     state: State,
     ends: BTreeMap<&'static str, End>,
     now: Duration,
+    /// The control plane has taken a node for lost that was not.
+    mistaken: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -60,6 +62,7 @@ enum Step {
     Connect(usize),
     Disconnect(usize),
     Restart(usize),
+    Lose(usize),
     Put(usize, u32),
     Read(usize),
     Answer(usize, bool),
@@ -74,6 +77,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => node.clone().prop_map(Step::Connect),
         1 => node.clone().prop_map(Step::Disconnect),
         1 => node.clone().prop_map(Step::Restart),
+        1 => node.clone().prop_map(Step::Lose),
         3 => (function.clone(), 0..4_u32).prop_map(|(function, min)| Step::Put(function, min)),
         6 => node.clone().prop_map(Step::Read),
         6 => (node.clone(), prop::bool::weighted(0.95)).prop_map(|(node, accepted)| Step::Answer(node, accepted)),
@@ -106,7 +110,7 @@ impl Mesh {
                 },
             );
         }
-        Self { state, ends: NODES.map(|name| (name, End::default())).into(), now: Duration::ZERO }
+        Self { state, ends: NODES.map(|name| (name, End::default())).into(), now: Duration::ZERO, mistaken: false }
     }
 
     fn put(&mut self, function: usize, min: u32) {
@@ -200,6 +204,13 @@ impl Mesh {
                     let _ = self.state.forget(NODES[node], session, Wait::Last);
                 }
             }
+            Step::Lose(node) => {
+                // The control plane takes the node for lost, which has all that it had.
+                self.step(Step::Disconnect(node));
+                let last = self.state.nodes.all[NODES[node]].last_session;
+                let _ = self.state.forget(NODES[node], last, Wait::Last);
+                self.mistaken = true;
+            }
             Step::Put(function, min) => self.put(function, min),
             Step::Read(node) => drop(self.read(NODES[node])),
             Step::Answer(node, accepted) => self.answer(NODES[node], accepted),
@@ -219,6 +230,9 @@ impl Mesh {
 
     /// Instances that the nodes may have of each revision together.
     fn check_sum(&self) -> Result<(), TestCaseError> {
+        if self.mistaken {
+            return Ok(());
+        }
         let mut sums: BTreeMap<(&FunctionId, u32), u32> = BTreeMap::new();
         for (id, bounds) in self.ends.values().flat_map(|end| &end.bounds) {
             for bounds in bounds {
@@ -260,7 +274,8 @@ impl Mesh {
                 }
             }
         }
-        Ok(())
+        self.mistaken = false;
+        self.check_sum()
     }
 }
 
@@ -400,6 +415,43 @@ fn a_node_that_is_away_alone_is_replaced_at_once() {
     mesh.state.disconnect(host, session);
     assert_eq!(mesh.state.forget(host, session, Wait::Again), Departure::Settled);
     assert!(!mesh.state.nodes.all[host].hosted.contains(&id));
+}
+
+#[test]
+fn a_node_that_comes_back_serves_until_its_replacement_does() {
+    let (mut mesh, id) = restarted();
+    mesh.state.stop_awaiting();
+    NODES.iter().for_each(|name| mesh.connect(name));
+    mesh.settle().unwrap();
+    let home = |mesh: &Mesh| {
+        let home = mesh.state.hosting.scheduler.nodes_of(&id)[0].clone();
+        NODES.into_iter().find(|name| **name == *home).unwrap()
+    };
+    let before = home(&mesh);
+    let session = mesh.ends[before].session.unwrap();
+    mesh.state.disconnect(before, session);
+    assert_eq!(mesh.state.forget(before, session, Wait::Again), Departure::Settled);
+    let replacement = home(&mesh);
+    assert_ne!(replacement, before);
+    mesh.connect(before);
+    let config = Subject::FunctionConfig(id.clone());
+    let serves = |mesh: &mut Mesh, name| {
+        while mesh.read(name) || !mesh.ends[name].read.is_empty() {
+            mesh.answer(name, true);
+        }
+        mesh.ends[name].held.contains_key(&config) && mesh.ends[name].bounds[&id].iter().any(|bounds| bounds.most > 0)
+    };
+    assert!(serves(&mut mesh, before), "nobody else does");
+    // A node that only knows the configuration gets nothing by it.
+    let third = NODES.into_iter().find(|name| ![before, replacement].contains(name)).unwrap();
+    let version = mesh.state.catalog.compiled.contents[&config].version;
+    mesh.ends.get_mut(third).unwrap().held.insert(config.clone(), version);
+    mesh.connect(third);
+    assert!(!serves(&mut mesh, third));
+    mesh.settle().unwrap();
+    assert_eq!(home(&mesh), replacement);
+    assert!(serves(&mut mesh, replacement) && !mesh.ends[before].held.contains_key(&config));
+    assert_eq!(mesh.state.hosting.scheduler.leaving(&id).count(), 0);
 }
 
 #[test]
