@@ -1,0 +1,6 @@
+//! The program as the container runtime and as Kubernetes start it.
+
+mod plugin;
+mod properties;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_leno-cni");
