@@ -1,3 +1,5 @@
 //! Leno's control plane for Kubernetes. It reads the mesh from an API server: documents, and the
 //! pods to which they apply.
 #![forbid(unsafe_code)]
+
+pub mod api;
