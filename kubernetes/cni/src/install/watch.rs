@@ -21,7 +21,7 @@ const INCOMPLETE: Duration = Duration::from_secs(1);
 
 /// The first and the longest pause after a change, so that two programs that undo each other's
 /// changes leave the processor alone.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 
 /// Changes of a folder that can concern the plug-in.
 const CHANGES: WatchFlags = WatchFlags::CLOSE_WRITE

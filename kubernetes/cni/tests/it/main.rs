@@ -1,5 +1,6 @@
 //! The program as the container runtime and as Kubernetes start it.
 
+mod install;
 mod plugin;
 mod properties;
 
