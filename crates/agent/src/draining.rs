@@ -41,7 +41,8 @@ impl DrainingProcess {
                 | Subject::Certificates
                 | Subject::Hosted
                 | Subject::Scale(_)
-                | Subject::Quota(_) => false,
+                | Subject::Quota(_)
+                | Subject::Pod(_) => false,
             };
             if is_wanted && known.map(|version| version.to_wire()) != Some(resource.version.clone()) {
                 resources.push(resource);

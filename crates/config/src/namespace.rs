@@ -224,7 +224,7 @@ impl NamespaceUse {
         let (resources, instances) = match run {
             Run::Command(command) => (command.resources, min),
             Run::Job(job) => (job.process.resources, job.parallelism),
-            Run::External(_) | Run::Wasm(_) | Run::Egress(_) => return alone,
+            Run::External(_) | Run::Wasm(_) | Run::Egress(_) | Run::Pods(_) => return alone,
         };
         let (cpu_millis, memory, pids) = (resources.cpu_millis.into(), resources.memory, resources.pids.into());
         Self { instances: instances.into(), cpu_millis, memory, pids, ..alone }

@@ -19,7 +19,7 @@ use crate::translation::TranslationRow;
 use leno_files::FileAccess;
 use leno_model::{
     AppProtocol, ChainLink, Engine, Expose, FunctionConfig, FunctionId, JwksFetch, MeshConfig, ModuleHash,
-    NamespaceBounds, Plan, Revisions, Run, Scale, SpiffeId, VerificationKey,
+    NamespaceBounds, Plan, PodMode, Revisions, Run, Scale, VerificationKey,
 };
 use leno_policy::spec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -134,6 +134,11 @@ pub(crate) struct Function {
 }
 
 impl Function {
+    /// Whether its pods allow requests if no policy says otherwise.
+    pub(crate) fn has_permissive_pods(&self) -> bool {
+        matches!(&self.run, Run::Pods(pods) if pods.mode == PodMode::Permissive)
+    }
+
     /// The run of each declared revision, with its name and its place, or else the function's own.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (Option<&str>, &Run, &Problem)> {
         let own = self.plan.declared.is_empty().then_some((None, &self.run, &self.place));
@@ -288,7 +293,7 @@ impl Snapshot {
     pub fn components(&self) -> impl Iterator<Item = (&leno_model::Wasm, &Problem)> {
         self.functions.values().flat_map(Function::runs).filter_map(|(_, run, place)| match run {
             Run::Wasm(wasm) => Some((wasm, place)),
-            Run::Command(_) | Run::External(_) | Run::Job(_) | Run::Egress(_) => None,
+            Run::Command(_) | Run::External(_) | Run::Job(_) | Run::Egress(_) | Run::Pods(_) => None,
         })
     }
 
@@ -357,7 +362,7 @@ impl Snapshot {
             direction: spec::Direction::Inbound,
             sidecar: sidecar.map(|sidecar| sidecar.rules.clone()).unwrap_or_default(),
             authentication,
-            authorization: self.applied(function).flat_map(|policy| policy.authorization.iter().cloned()).collect(),
+            authorization: self.authorization(id, function),
             audit_default: self.audits_default(function),
             rate_limits: self.applied(function).flat_map(|policy| policy.rate_limits.iter().cloned()).collect(),
             authorizers: self.authorizers(function).map(asked).collect(),
@@ -380,7 +385,7 @@ impl Snapshot {
         };
         Some(FunctionConfig {
             id: id.clone(),
-            identity: SpiffeId::of_function(&self.mesh.trust_domain, id),
+            identity: function.run.identity(&self.mesh.trust_domain, id),
             inbound,
             outbound,
             engine: sidecar.and_then(|sidecar| sidecar.engine).or_else(|| self.only_engine(id)),
@@ -457,6 +462,28 @@ impl Snapshot {
 
     fn authorizers<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a Authorizer> {
         self.applied(function).flat_map(|policy| &policy.authorizers)
+    }
+
+    /// The rules of all policies. Permissive pods without an allow rule that is in force have one
+    /// that allows every request.
+    fn authorization(&self, id: &FunctionId, function: &Function) -> Vec<spec::AuthorizationRule> {
+        let rules = self.applied(function).flat_map(|policy| &policy.authorization);
+        let allow = self.is_permissive(function).then(|| spec::AuthorizationRule {
+            name: id.permissive_rule(),
+            action: spec::Action::Allow,
+            from: Vec::new(),
+            to: Vec::new(),
+            when: Vec::new(),
+            audit: false,
+        });
+        rules.cloned().chain(allow).collect()
+    }
+
+    /// Whether the function's pods are permissive, and no rule or audit decides what they allow.
+    fn is_permissive(&self, function: &Function) -> bool {
+        let mut rules = self.applied(function).flat_map(|policy| &policy.authorization);
+        let allows = |rule: &spec::AuthorizationRule| rule.action == spec::Action::Allow && !rule.audit;
+        function.has_permissive_pods() && !self.audits_default(function) && !rules.any(allows)
     }
 
     /// Whether requests that no rule allows enter: all policies that authorize are audited, and

@@ -4,6 +4,7 @@
 //! by which the machine knows the control plane. After that the node proves itself by a
 //! certificate, as long as it is a member.
 
+use crate::join_verifier::{JoinError, VerifiedNode};
 use crate::revocations::Revocations;
 use aws_lc_rs::digest::{SHA256, digest};
 use ipnet::IpNet;
@@ -116,6 +117,16 @@ pub(crate) enum JoinRefused {
     NameTaken(String),
     #[error("the join token does not allow the address {0}; it joins from {1}")]
     Address(IpAddr, IpAddr),
+    #[error("the credential is of the node `{0}`")]
+    OtherNode(String),
+    #[error("the node `{0}` joined with a join token; revoke it first (`leno node revoke {0}`)")]
+    NotVerified(String),
+}
+
+impl From<JoinRefused> for JoinError {
+    fn from(refused: JoinRefused) -> Self {
+        Self::Refused(refused.to_string())
+    }
 }
 
 /// A node that joined.
@@ -128,6 +139,10 @@ pub(crate) struct Member {
     /// SHA-256 of the join token's secret that made it a member; `None`: it was admitted within the
     /// process.
     pub joined_by: Option<[u8; 32]>,
+    /// It joined with a credential of its platform, and can join again with another one. `joined_by` is
+    /// random then, and stays the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub verified: bool,
     /// An operator has drained it. Earlier releases had no cordon that leaves functions in place.
     pub cordoned: bool,
     /// An operator has cordoned it.
@@ -257,11 +272,43 @@ impl Members {
             admission,
             addresses: vec![address],
             joined_by: Some(secret),
+            verified: false,
             cordoned: false,
             unschedulable: false,
             limits,
         };
         member.set_cordon(cordon);
+        self.members.insert(name.into(), member.clone());
+        Ok(member)
+    }
+
+    /// Makes a node that has proved itself a member, or a member again: then its certificates from
+    /// before, and what they have proved, stay valid. `mark` is for a new membership.
+    pub(crate) fn join_verified(
+        &mut self,
+        name: &str,
+        node: &VerifiedNode,
+        mark: [u8; 32],
+    ) -> Result<Member, JoinRefused> {
+        check_node_name(name).map_err(|error| JoinRefused::Name(error.to_string()))?;
+        if node.name != name {
+            return Err(JoinRefused::OtherNode(node.name.clone()));
+        }
+        let present = self.members.get(name);
+        if present.is_some_and(|member| !member.verified) {
+            return Err(JoinRefused::NotVerified(name.to_owned()));
+        }
+        let locality = node.locality.clone();
+        let mut member = Member {
+            admission: Admission { placement: Placement::Pods, gateway: false, locality, egress: false },
+            addresses: node.addresses.clone(),
+            joined_by: Some(present.and_then(|member| member.joined_by).unwrap_or(mark)),
+            verified: true,
+            cordoned: false,
+            unschedulable: false,
+            limits: CapacityLimits::default(),
+        };
+        member.set_cordon(present.map(Member::cordon).unwrap_or_default());
         self.members.insert(name.into(), member.clone());
         Ok(member)
     }

@@ -3,12 +3,13 @@
 mod authority;
 mod for_node;
 mod nodes;
+mod pods;
 mod publishing;
 mod reruns;
 mod state_export;
 
 pub use authority::{AuthorityStatus, RootStatus, RotateError};
-pub(crate) use nodes::JoinError;
+pub(crate) use nodes::JoinProof;
 pub use publishing::{PublishError, PublishSummary};
 pub use reruns::RerunError;
 pub use state_export::ImportError;
@@ -19,6 +20,7 @@ use crate::definitions::CompiledDefinitions;
 use crate::error::DefinitionsError;
 use crate::history::{Histories, History};
 use crate::job::Outcome;
+use crate::join_verifier::JoinVerifier;
 use crate::node_share::Shares;
 use crate::state::State;
 use crate::status::{Counters, NodeEvent, PlacementEvent, RolloutEvent, Status};
@@ -38,7 +40,7 @@ use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 /// How long certificates of nodes and of the control plane are valid. They are renewed at half of
 /// it.
@@ -61,6 +63,10 @@ struct Inner {
     /// them: see [`Control::when_free`].
     long_changes: watch::Sender<usize>,
     members: Mutex<Members>,
+    /// `None`: nodes join with tokens only.
+    join_verifier: Mutex<Option<Arc<dyn JoinVerifier>>>,
+    /// A permit for each credential that may be verified now.
+    verifying: Semaphore,
     /// The authority that signs, and the roots. The holder of the store's lock changes it.
     trust: Mutex<Trust>,
     /// Whether nodes have been notified of `trust`.
@@ -184,6 +190,8 @@ impl Control {
             shares: Shares::default(),
             long_changes: watch::Sender::new(0),
             members: Mutex::new(members),
+            join_verifier: Mutex::default(),
+            verifying: Semaphore::new(nodes::MAX_VERIFYING),
             asking: Questions::default(),
             svids,
             identity,

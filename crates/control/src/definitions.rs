@@ -101,6 +101,8 @@ pub(crate) struct Function {
     pub job: Option<JobDefinition>,
     /// The nodes that connect to it; `None`: it is not an external service.
     pub egress: Option<EgressPolicy>,
+    /// Its instances are pods of Kubernetes: the nodes that have any host it.
+    pub has_pods: bool,
     /// The demand of its instances.
     pub demand: Demand,
     /// The revisions whose instances nodes start.
@@ -352,6 +354,7 @@ impl CompiledDefinitions {
                 Run::Egress(_) => Some(EgressPolicy::Callers),
                 _ => None,
             },
+            has_pods: matches!(config.run, Run::Pods(_)),
             demand: demand(config),
             scaled: scaled(config),
             quota: config.bounds.instances(),
@@ -412,7 +415,7 @@ fn demand(config: &FunctionConfig) -> Demand {
         let (resources, count, least) = match &revision.template.run {
             Run::Command(command) => (command.resources, 1, revision.template.scale.min),
             Run::Job(job) => (job.process.resources, job.parallelism.max(1), 1),
-            Run::External(_) | Run::Wasm(_) | Run::Egress(_) => continue,
+            Run::External(_) | Run::Wasm(_) | Run::Egress(_) | Run::Pods(_) => continue,
         };
         let all = Capacity { cpu_millis: resources.cpu_millis.into(), memory: resources.memory, instances: 1 };
         let (all, before) = (all.times(count), demand.instance);
@@ -444,7 +447,7 @@ fn jail_use(run: &Run) -> JailUse {
     let (isolation, port, container) = match run {
         Run::Command(command) => (command.isolation, command.port, &command.container),
         Run::Job(job) => (job.process.isolation, None, &job.process.container),
-        Run::External(_) | Run::Wasm(_) | Run::Egress(_) => return JailUse::Nothing,
+        Run::External(_) | Run::Wasm(_) | Run::Egress(_) | Run::Pods(_) => return JailUse::Nothing,
     };
     match (isolation, port) {
         _ if container.is_some() => JailUse::Nothing,

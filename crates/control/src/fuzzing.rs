@@ -7,7 +7,7 @@ use crate::job::Outcome;
 use crate::rotation::AuthorityRecord;
 use crate::server::greeting;
 use leno_model::revision::Template;
-use leno_model::{CandidatePrograms, FunctionConfig, FunctionId, Route};
+use leno_model::{CandidatePrograms, FunctionConfig, FunctionId, Pod, Route};
 use leno_wire::encoding::{from_bytes, to_bytes};
 use leno_wire::v1::{from_node, to_node};
 use leno_wire::{
@@ -141,6 +141,7 @@ pub fn payload(payload: &[u8]) {
     // the payload.
     subjects.extend(from_bytes::<FunctionConfig>(payload).map(|config| Subject::FunctionConfig(config.id)));
     subjects.extend(from_bytes::<Route>(payload).map(|route| Subject::Route(route.id)));
+    subjects.extend(from_bytes::<Pod>(payload).map(|pod| Subject::Pod(pod.uid)));
     subjects.iter().for_each(|subject| same_resource(subject, payload));
 }
 
@@ -213,6 +214,7 @@ pub(crate) fn written(resource: &Resource) -> Content {
         Resource::Quota(_, lease) => Content::new(lease),
         Resource::Secrets(_, values) | Resource::Certificates(values) => Content::of_secrets(values),
         Resource::Endpoints(_, endpoints) => Content::new(endpoints),
+        Resource::Pod(pod) => Content::new(pod),
         Resource::Routes(routes) => Content::of_routes(routes),
         Resource::Hosted(placement) => Content::new(placement),
     };

@@ -9,6 +9,7 @@ mod configs;
 mod coverage;
 mod dump;
 mod messages;
+mod pods;
 mod programs;
 mod routes;
 
@@ -22,7 +23,8 @@ use leno_identity::{Authority, CertificateDer, TrustBundle};
 use leno_model::revision::Template;
 use leno_model::{
     AccessLogSink, Accounts, AdminListener, CertificateFiles, Engine, ExtensionInstances, GatewayTls, ImageRegistry,
-    Images, Limits, PortRange, RedisQuotas, RedisTransport, RegistryCredentials, TrustedProxies, UpstreamLimits,
+    Images, Limits, PodMode, PortRange, RedisQuotas, RedisTransport, RegistryCredentials, TrustedProxies,
+    UpstreamLimits,
 };
 use leno_model::{CandidatePrograms, FunctionId, Locality, MeshConfig, Route};
 use leno_wire::encoding::{from_bytes_observed, to_bytes};
@@ -157,6 +159,13 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("hosted-everything", &Resource::Hosted(Placement::Everything));
     let functions = BTreeSet::from([id("shop/checkout"), id("shop/stock")]);
     resource("hosted-only", &Resource::Hosted(Placement::Only(functions)));
+    resource("hosted-pods", &Resource::Hosted(Placement::Pods));
+    for (name, pod) in ["pod-of-host-network", "pod-with-net-admin", "pod"].into_iter().zip(pods::pods()) {
+        resource(name, &Resource::Pod(Box::new(pod)));
+    }
+    for mode in [PodMode::Permissive, PodMode::Enforced] {
+        resource(&format!("slice-pods-{mode}"), &Resource::FunctionConfig(Box::new(pods::function(mode))));
+    }
 
     stored::<CandidatePrograms>("candidate", &CandidatePrograms::of(&configs::command()));
     stored::<Template>("stored-template", &configs::other_template());
@@ -171,6 +180,8 @@ fn golden_files_are_read_and_written_as_they_were() {
     stored::<Member>("stored-member-limited", &Member { limits, ..member() });
     stored::<Member>("stored-member-cordoned", &Member { cordoned: true, ..member() });
     stored::<Member>("stored-member-unschedulable", &Member { unschedulable: true, ..member() });
+    let admission = Admission { placement: Placement::Pods, gateway: false, ..member().admission };
+    stored::<Member>("stored-member-verified", &Member { admission, verified: true, ..member() });
     let admission = Admission { egress: true, ..member().admission };
     stored::<Member>("stored-member-egress", &Member { admission, ..member() });
     stored::<Token>("stored-token", &token());
@@ -241,6 +252,7 @@ fn member() -> Member {
         admission,
         addresses,
         joined_by: Some([7; 32]),
+        verified: false,
         cordoned: false,
         unschedulable: false,
         limits: CapacityLimits::default(),

@@ -1,7 +1,8 @@
 //! The control plane's gRPC server.
 
 use crate::admission::Member;
-use crate::control::{Control, JoinError, NODE_LIFETIME};
+use crate::control::{Control, JoinProof, NODE_LIFETIME};
+use crate::join_verifier::JoinError;
 use crate::listener;
 use crate::listener::Peer;
 use crate::node_share::Greets;
@@ -16,7 +17,7 @@ use leno_wire::v1::identity_server::{Identity, IdentityServer};
 use leno_wire::v1::membership_server::{Membership, MembershipServer};
 use leno_wire::v1::status_server::{Status as StatusService, StatusServer};
 use leno_wire::v1::to_node;
-use leno_wire::{MAX_MESSAGE, RELEASE, Subject, listener_fault, messages, v1};
+use leno_wire::{JoinToken, MAX_MESSAGE, RELEASE, Subject, listener_fault, messages, v1};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -481,18 +482,23 @@ impl Membership for Service {
         let address =
             address.map_err(|_| Status::invalid_argument("the address is not an IP address"))?.unwrap_or(from);
         self.control.shares().join(from).map_err(|wait| too_often("machines join from there", wait))?;
-        let (control, asked) = (self.control.clone(), name.clone());
-        let joining = move || control.join(&secret, (&asked, &csr), (from, address));
-        let joined = tokio::task::spawn_blocking(joining).await;
-        let joined = joined.map_err(|error| Status::internal(error.to_string()))?;
-        let chain = joined.map_err(|error| {
+        let refused = |error: JoinError| {
             tracing::warn!(node = name, %from, %error, "a machine was not let in");
             match error {
-                JoinError::Refused(error) => Status::permission_denied(error.to_string()),
+                JoinError::Refused(error) => Status::permission_denied(error),
                 JoinError::Request(error) => Status::invalid_argument(error),
-                JoinError::Store(error) => Status::unavailable(error.to_string()),
+                JoinError::Away(error) => Status::unavailable(error),
             }
-        })?;
+        };
+        let proof = match JoinToken::is_secret(&secret) {
+            true => JoinProof::Token { secret, from, address },
+            false => JoinProof::Verified(self.control.verify(&secret).await.map_err(refused)?),
+        };
+        let (control, asked) = (self.control.clone(), name.clone());
+        let joining = move || control.join(&proof, (&asked, &csr));
+        let joined = tokio::task::spawn_blocking(joining).await;
+        let joined = joined.map_err(|error| Status::internal(error.to_string()))?;
+        let chain = joined.map_err(refused)?;
         tracing::info!(node = name, %from, %address, "a node joined");
         let roots = self.control.bundle().roots().map(|root| root.to_vec().into()).collect();
         Ok(Response::new(v1::JoinResponse { chain: messages::chain(&chain), roots }))

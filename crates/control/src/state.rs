@@ -12,9 +12,9 @@
 //! The state has five parts. The methods of a part take the other parts that they read as
 //! arguments, and return the consequences for them as [`Effect`]s, which [`State::carry_out`]
 //! carries out. A file imports only files before it: `effect`, `session`, `notices`, `event_log`,
-//! `node`, `nodes`, `catalog`, `jobs`, `hosting`, `load`, `quotas`, `scaling`, `leasing`, this file,
-//! and then the events that it handles: `publishing`, `membership`, `absence`, `reports`,
-//! `delivery`, `trust`, `placement`, `listing`.
+//! `node`, `nodes`, `catalog`, `jobs`, `pods`, `hosting`, `load`, `quotas`, `scaling`, `leasing`,
+//! this file, and then the events that it handles: `publishing`, `membership`, `pod_events`,
+//! `absence`, `reports`, `delivery`, `trust`, `placement`, `listing`.
 //!
 //! Functions are indexed by the nodes that host them, and subjects by the nodes that want them. So
 //! the cost of a change depends on the functions and nodes that it concerns, and not on how many
@@ -36,6 +36,8 @@ mod node;
 mod nodes;
 mod notices;
 mod placement;
+mod pod_events;
+mod pods;
 mod publishing;
 mod quotas;
 mod reports;
@@ -119,7 +121,7 @@ impl State {
             Effect::DivideWaiting(id) => return scaling.divide_waiting(&id),
             Effect::LeaveIdleNodes(id) => return scaling.leave_idle_nodes(&id, hosting, nodes).into_iter().collect(),
             Effect::DivideLimits(id) => {
-                return leasing.divide(&id, &hosting.scheduled_hosts(&id, nodes), *now).into_iter().collect();
+                return leasing.divide(&id, &hosting.limited_hosts(&id, nodes), *now).into_iter().collect();
             }
             Effect::PlaceJobs => return hosting.place_jobs(compiled, nodes),
         }
@@ -168,7 +170,8 @@ impl State {
 
     /// Recomputes the subjects that a node wants.
     fn refresh(&mut self, name: &str) {
-        self.nodes.refresh(name, &self.catalog.compiled, &self.hosting.exposed);
+        let Self { catalog, nodes, hosting, .. } = self;
+        nodes.refresh(name, &catalog.compiled, &hosting.exposed, hosting.pods.of_node(name));
     }
 
     /// Passes the present capacity of a node to the scheduler.

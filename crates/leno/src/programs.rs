@@ -34,7 +34,7 @@ fn program(id: &FunctionId, run: &Run) -> Option<leno_jail::Program> {
             written.extend(of.volumes.iter().map(|volume| &*volume.path));
             (&of.argv, &of.directory, &of.env, &of.read_only_paths, of.isolation, &of.container)
         }
-        Run::External(_) | Run::Wasm(_) | Run::Egress(_) => return None,
+        Run::External(_) | Run::Wasm(_) | Run::Egress(_) | Run::Pods(_) => return None,
     };
     if isolation == Isolation::Process || container.is_some() {
         return None;

@@ -41,6 +41,11 @@ impl FunctionId {
         Self::new(namespace, name).ok()
     }
 
+    /// The name, among rules, of the permissive mode of its pods.
+    pub fn permissive_rule(&self) -> String {
+        format!("{self}/permissive")
+    }
+
     /// The name, among rules, of the list of functions that this one may call.
     pub fn callees_rule(&self) -> String {
         format!("{self}/callees")

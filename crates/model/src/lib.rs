@@ -20,6 +20,7 @@ mod instance_state;
 mod locality;
 mod mesh;
 mod output;
+pub mod pod;
 pub mod revision;
 mod route;
 mod run;
@@ -57,6 +58,7 @@ pub use mesh::{
     PortRange, RedisQuotas, RedisTransport, STREAM_LIFETIME, TCP_KEEP_ALIVE, TrustedProxies, UpstreamLimits,
 };
 pub use output::{Output, OutputLine, OutputMark, OutputQuery, OutputStream};
+pub use pod::{BadPodUid, Pod, PodMode, PodPort, PodProbe, PodRefusal, PodUid, Pods, ProbeKind};
 pub use revision::{Latency, Plan, Revision, Revisions, Rollout, Split, TAG_HEADER, Target, Template};
 pub use route::Route;
 pub use run::{

@@ -2,7 +2,10 @@
 
 use crate::container::{Container, PersistentVolume, Volume};
 use crate::egress::{Egress, EgressPort, EgressProtocol};
+use crate::function_id::FunctionId;
+use crate::pod::Pods;
 use crate::secret::{Secret, SecretSource};
+use crate::spiffe::{SpiffeId, TrustDomain};
 use crate::stored_secret::StoredKey;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -25,6 +28,8 @@ pub enum Run {
     Job(Job),
     /// An external service.
     Egress(Egress),
+    /// Pods of Kubernetes, which the node does not start.
+    Pods(Pods),
 }
 
 impl Run {
@@ -35,16 +40,25 @@ impl Run {
             Self::Job(job) => &job.process.secrets[..],
             Self::Wasm(wasm) => &wasm.secrets[..],
             Self::Egress(egress) => return egress.secret_sources().filter_map(SecretSource::stored).collect(),
-            Self::External(_) => &[],
+            Self::External(_) | Self::Pods(_) => &[],
         };
         secrets.iter().filter_map(|secret| secret.from.stored()).collect()
+    }
+
+    /// The identity of a function that runs so: that of its pods' service account, or its own.
+    pub fn identity(&self, trust_domain: &TrustDomain, id: &FunctionId) -> SpiffeId {
+        let own = || SpiffeId::of_function(trust_domain, id);
+        match self {
+            Self::Pods(pods) => pods.identity(trust_domain, &id.namespace).unwrap_or_else(|_| own()),
+            _ => own(),
+        }
     }
 
     /// The only node that has its volumes; `None`: any node.
     pub fn node(&self) -> Option<&str> {
         let persistent = match self {
             Self::Command(command) => &command.persistent[..],
-            Self::External(_) | Self::Wasm(_) | Self::Job(_) | Self::Egress(_) => &[],
+            Self::External(_) | Self::Wasm(_) | Self::Job(_) | Self::Egress(_) | Self::Pods(_) => &[],
         };
         let of_host = self.volumes().filter_map(|volume| volume.host.as_ref()?.node.as_deref());
         persistent.iter().filter_map(|volume| volume.node.as_deref()).chain(of_host).next()
@@ -55,7 +69,7 @@ impl Run {
         let (volumes, container) = match self {
             Self::Command(command) => (&command.volumes[..], command.container.as_ref()),
             Self::Job(job) => (&job.process.volumes[..], job.process.container.as_ref()),
-            Self::External(_) | Self::Wasm(_) | Self::Egress(_) => (&[][..], None),
+            Self::External(_) | Self::Wasm(_) | Self::Egress(_) | Self::Pods(_) => (&[][..], None),
         };
         volumes.iter().chain(container.into_iter().flat_map(|container| &container.volumes))
     }
@@ -73,7 +87,7 @@ impl Run {
         match self {
             Self::Command(command) => command.ports.clone(),
             Self::Egress(egress) => egress.ports.iter().filter_map(outside).collect(),
-            Self::External(_) | Self::Wasm(_) | Self::Job(_) => Vec::new(),
+            Self::External(_) | Self::Wasm(_) | Self::Job(_) | Self::Pods(_) => Vec::new(),
         }
     }
 
@@ -81,7 +95,7 @@ impl Run {
     pub fn module(&self) -> Option<(ModuleHash, Option<&ModuleUrl>)> {
         match self {
             Self::Wasm(wasm) => Some((wasm.module, wasm.url.as_ref())),
-            Self::Command(_) | Self::External(_) | Self::Job(_) | Self::Egress(_) => None,
+            Self::Command(_) | Self::External(_) | Self::Job(_) | Self::Egress(_) | Self::Pods(_) => None,
         }
     }
 
@@ -90,7 +104,7 @@ impl Run {
         match self {
             Self::Command(command) => command.container.as_ref(),
             Self::Job(job) => job.process.container.as_ref(),
-            Self::External(_) | Self::Wasm(_) | Self::Egress(_) => None,
+            Self::External(_) | Self::Wasm(_) | Self::Egress(_) | Self::Pods(_) => None,
         }
     }
 
@@ -99,7 +113,7 @@ impl Run {
         match self {
             Self::Command(command) => command.container.as_mut(),
             Self::Job(job) => job.process.container.as_mut(),
-            Self::External(_) | Self::Wasm(_) | Self::Egress(_) => None,
+            Self::External(_) | Self::Wasm(_) | Self::Egress(_) | Self::Pods(_) => None,
         }
     }
 }

@@ -403,7 +403,7 @@ impl Running {
             leno_model::Run::Command(command) => command.grace,
             leno_model::Run::Wasm(wasm) => wasm.grace,
             leno_model::Run::Job(job) => job.process.grace,
-            leno_model::Run::External(_) | leno_model::Run::Egress(_) => Duration::ZERO,
+            leno_model::Run::External(_) | leno_model::Run::Egress(_) | leno_model::Run::Pods(_) => Duration::ZERO,
         });
         graces.max().unwrap_or_default() + Duration::from_secs(5)
     }

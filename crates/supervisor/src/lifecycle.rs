@@ -178,9 +178,11 @@ impl Lifecycle {
             // One slot takes all requests of a component. Each request gets a new WebAssembly
             // instance later.
             Run::Wasm(_) => self.set_external(&[IN_NODE]),
-            Run::Command(_) | Run::Job(_) | Run::Egress(_) if !self.external.is_empty() => self.set_external(&[]),
+            Run::Command(_) | Run::Job(_) | Run::Egress(_) | Run::Pods(_) if !self.external.is_empty() => {
+                self.set_external(&[]);
+            }
             // The module `job` runs jobs.
-            Run::Command(_) | Run::Job(_) | Run::Egress(_) => {}
+            Run::Command(_) | Run::Job(_) | Run::Egress(_) | Run::Pods(_) => {}
         }
     }
 

@@ -85,7 +85,7 @@ impl FunctionSpec {
     pub(crate) fn command(&self) -> Option<&Command> {
         match &self.run {
             Run::Command(command) => Some(command),
-            Run::External(_) | Run::Wasm(_) | Run::Job(_) | Run::Egress(_) => None,
+            Run::External(_) | Run::Wasm(_) | Run::Job(_) | Run::Egress(_) | Run::Pods(_) => None,
         }
     }
 

@@ -21,6 +21,8 @@ pub struct JoinToken {
 
 const SECRET: usize = 16;
 const PIN: usize = 32;
+/// The longest name of a node in Kubernetes.
+const MAX_NODE_NAME: usize = 253;
 const PREFIX: &str = "leno-join-";
 
 /// A text that is no join token.
@@ -33,9 +35,9 @@ pub struct NoToken;
 #[error("no join token could be generated")]
 pub struct NoRandomness;
 
-/// A text that is not a node name: 1 to 63 characters out of `a-z`, `0-9`, `.` and `-`.
+/// A text that is not a node name: 1 to 253 characters out of `a-z`, `0-9`, `.` and `-`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a node name: expected 1 to 63 characters out of a-z, 0-9, `.` and `-`")]
+#[error("`{0}` is not a node name: expected 1 to 253 characters out of a-z, 0-9, `.` and `-`")]
 pub struct BadNodeName(String);
 
 impl JoinToken {
@@ -63,6 +65,11 @@ impl JoinToken {
     /// The trust domain that the node joins.
     pub fn trust_domain(&self) -> &TrustDomain {
         &self.trust_domain
+    }
+
+    /// Whether bytes may be the secret of a join token. Credentials of platforms are longer.
+    pub fn is_secret(bytes: &[u8]) -> bool {
+        bytes.len() == SECRET
     }
 
     /// The secret, which only the node and the control plane know.
@@ -94,7 +101,11 @@ impl fmt::Debug for JoinToken {
 pub fn check_node_name(name: &str) -> Result<(), BadNodeName> {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte);
     // A segment of dots is no name in a SPIFFE ID.
-    if name.is_empty() || name.len() > 63 || !name.bytes().all(allowed) || name.bytes().all(|byte| byte == b'.') {
+    if name.is_empty()
+        || name.len() > MAX_NODE_NAME
+        || !name.bytes().all(allowed)
+        || name.bytes().all(|byte| byte == b'.')
+    {
         return Err(BadNodeName(name.to_owned()));
     }
     Ok(())
@@ -123,10 +134,10 @@ mod tests {
 
     #[test]
     fn names_of_nodes() {
-        for name in ["a", "node-1.example", &"n".repeat(63)] {
+        for name in ["a", "node-1.example", &"n".repeat(253)] {
             check_node_name(name).unwrap();
         }
-        for name in ["", "A", "a b", "ä", "a/b", ".", "..", &"n".repeat(64)] {
+        for name in ["", "A", "a b", "ä", "a/b", ".", "..", &"n".repeat(254)] {
             assert_eq!(check_node_name(name), Err(BadNodeName(name.to_owned())));
         }
     }

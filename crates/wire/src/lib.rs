@@ -32,7 +32,7 @@ pub use load::{Bounds, Capacity, Lease, LimitDemand, LimitShare, Load, Observati
 pub use messages::{MAX_REASON, NodeCertificates, NodeOffer};
 pub use placement::Placement;
 pub use protocol::{
-    AUTHORITIES, LISTENERS, MACHINES, MAX_MESSAGE, PROTOCOLS, QUESTIONS, RELEASE, REVOKED, SECRETS, protocols,
+    AUTHORITIES, LISTENERS, MACHINES, MAX_MESSAGE, PODS, PROTOCOLS, QUESTIONS, RELEASE, REVOKED, SECRETS, protocols,
     shared_protocol,
 };
 pub use question::{Answer, Question, ReplayExample, ReplaySummary, ReplayVerdict};

@@ -8,7 +8,7 @@ use crate::v1;
 use bytes::Bytes;
 use leno_identity::{AuthorityKeyId, CertificateDer, MembershipMark};
 use leno_model::BadFunctionId;
-use leno_model::{FunctionId, InstanceState, ModuleHash};
+use leno_model::{FunctionId, InstanceState, ModuleHash, PodUid};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -72,6 +72,7 @@ impl From<&Subject> for v1::Subject {
             Subject::FunctionConfig(function) => (v1::Kind::Slice, function.to_string()),
             Subject::Route(function) => (v1::Kind::Route, function.to_string()),
             Subject::Endpoints(function) => (v1::Kind::Endpoints, function.to_string()),
+            Subject::Pod(uid) => (v1::Kind::Pod, uid.to_string()),
             Subject::Routes => (v1::Kind::Routes, String::new()),
             Subject::Hosted => (v1::Kind::Hosted, String::new()),
         };
@@ -97,6 +98,10 @@ pub fn subject(sent: Option<&v1::Subject>) -> Result<Subject, Status> {
         v1::Kind::Module => {
             let hash = sent.name.parse::<ModuleHash>();
             Subject::Module(hash.map_err(|error| Status::invalid_argument(error.to_string()))?)
+        }
+        v1::Kind::Pod => {
+            let uid = sent.name.parse::<PodUid>();
+            Subject::Pod(uid.map_err(|error| Status::invalid_argument(error.to_string()))?)
         }
         v1::Kind::Unspecified => {
             return Err(Status::invalid_argument(format!("unknown kind of resource {}", sent.kind)));

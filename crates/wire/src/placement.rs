@@ -15,15 +15,22 @@ pub enum Placement {
     /// The functions that the control plane's scheduler places on the node, within the bounds that
     /// it delivers with them.
     Scheduled,
+    /// The functions whose pods Kubernetes has placed on the node.
+    Pods,
 }
 
 impl Placement {
-    /// Whether the placement covers `function`, whatever the scheduler decides.
+    /// Whether the placement covers `function`, whatever a scheduler decides.
     pub fn hosts(&self, function: &FunctionId) -> bool {
         match self {
             Self::Everything => true,
             Self::Only(functions) => functions.contains(function),
-            Self::Scheduled => false,
+            Self::Scheduled | Self::Pods => false,
         }
+    }
+    /// Whether the node shares the rate limits of its functions with other nodes, by leases of the
+    /// control plane.
+    pub fn shares_limits(&self) -> bool {
+        matches!(self, Self::Scheduled | Self::Pods)
     }
 }

@@ -8,7 +8,7 @@ use tonic::Status;
 pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
 /// The versions of the protocol that this crate speaks. `Protocols` in `discovery.proto` has the
 /// rule for a new version.
-pub const PROTOCOLS: RangeInclusive<u32> = 1..=6;
+pub const PROTOCOLS: RangeInclusive<u32> = 1..=7;
 /// The first version in which a node names the authorities of its certificates and proves that it
 /// accepts certificates of another authority.
 pub const AUTHORITIES: u32 = 2;
@@ -21,6 +21,8 @@ pub const SECRETS: u32 = 5;
 /// The first version in which nodes get the certificates of Gateway documents' listeners, and report
 /// listeners that they cannot serve.
 pub const LISTENERS: u32 = 6;
+/// The first version in which nodes get the pods that they have.
+pub const PODS: u32 = 7;
 /// The first version in which the control plane queries nodes.
 pub const QUESTIONS: u32 = 2;
 /// Maximum size of one message in bytes. A delta is cut long before that, unless a single resource

@@ -11,7 +11,8 @@ use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use leno_identity::{BadSpiffeId, CertificateDer, TrustBundle};
 use leno_model::{
-    FunctionConfig, FunctionId, GatewayRoutes, InstanceState, Locality, MeshConfig, ModuleHash, Route, SecretValues,
+    FunctionConfig, FunctionId, GatewayRoutes, InstanceState, Locality, MeshConfig, ModuleHash, Pod, PodUid, Route,
+    SecretValues,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -38,7 +39,8 @@ pub enum Subject {
     /// How many instances of a function the node may have, and must. Only for nodes with
     /// [`Placement::Scheduled`].
     Scale(FunctionId),
-    /// The node's shares of a function's rate limits. Only for nodes with [`Placement::Scheduled`].
+    /// The node's shares of a function's rate limits. Only for nodes whose placement
+    /// [shares limits](Placement::shares_limits).
     Quota(FunctionId),
     /// The stored secrets that a function's documents name. Only for nodes that host the function.
     Secrets(FunctionId),
@@ -53,11 +55,13 @@ pub enum Subject {
     Route(FunctionId),
     /// The other nodes on which a function can be reached.
     Endpoints(FunctionId),
+    /// A pod of the node. Only for nodes with [`Placement::Pods`].
+    Pod(PodUid),
     /// The routes of all gateways. A subscription covers the endpoints of all functions that are
     /// exposed or that a route leads to, and the routes to those that the node does not host.
     Routes,
     /// The node's placement. A subscription also covers the function configurations of the
-    /// functions that the node hosts and the endpoints of their callees.
+    /// functions that the node hosts, the endpoints of their callees, and the node's pods.
     Hosted,
 }
 
@@ -85,12 +89,14 @@ pub enum Resource {
     Route(Box<Route>),
     /// The other nodes on which a function can be reached, sorted by name.
     Endpoints(FunctionId, Vec<Endpoint>),
+    /// A pod of the node.
+    Pod(Box<Pod>),
     /// The listeners and routes of Gateway documents. It also tells that the routes to all exposed
     /// functions were sent: as routes, or in the function configurations of functions that the node
     /// hosts.
     Routes(Box<GatewayRoutes>),
     /// The node's placement. It also tells that the function configurations of all functions that
-    /// the node hosts were sent.
+    /// the node hosts were sent, and its pods.
     Hosted(Placement),
 }
 
@@ -170,6 +176,7 @@ impl Resource {
             Self::FunctionConfig(config) => Subject::FunctionConfig(config.id.clone()),
             Self::Route(route) => Subject::Route(route.id.clone()),
             Self::Endpoints(function, _) => Subject::Endpoints(function.clone()),
+            Self::Pod(pod) => Subject::Pod(pod.uid.clone()),
             Self::Routes(_) => Subject::Routes,
             Self::Hosted(_) => Subject::Hosted,
         }
@@ -218,6 +225,13 @@ impl Resource {
             Subject::Certificates => Self::Certificates(Arc::new(secrets::decode(payload, observe).map_err(unread)?)),
             Subject::Endpoints(id) => {
                 Self::Endpoints(id.clone(), from_bytes_observed(payload, observe).map_err(unread)?)
+            }
+            Subject::Pod(uid) => {
+                let pod: Box<Pod> = from_bytes_observed(payload, observe).map_err(unread)?;
+                if pod.uid != *uid {
+                    return Err(bad(format!("it is the pod {}", pod.uid)));
+                }
+                Self::Pod(pod)
             }
             Subject::Routes => {
                 let routes: Option<_> = from_bytes_observed(payload, observe).map_err(unread)?;
@@ -318,6 +332,7 @@ impl fmt::Display for Subject {
             Self::Route(function) => write!(f, "the route to {function}"),
             Self::Certificates => f.write_str("the certificates of listeners"),
             Self::Endpoints(function) => write!(f, "the endpoints of {function}"),
+            Self::Pod(uid) => write!(f, "the pod {uid}"),
             Self::Routes => f.write_str("the gateway's part"),
             Self::Hosted => f.write_str("the node's part"),
         }

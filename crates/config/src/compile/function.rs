@@ -145,6 +145,7 @@ impl Sole {
 /// The field of the program, the image or the component.
 fn place(spec: &FunctionSpec) -> &'static str {
     match (&spec.image, &spec.command) {
+        _ if spec.pods.is_some() => "pods",
         (Some(_), _) => "image",
         (None, Some(_)) => "command",
         (None, None) => "wasm",
@@ -196,6 +197,9 @@ fn run(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &Functio
     let program = spec.image.is_some() || spec.command.is_some();
     if spec.image.is_none() {
         container::none(scope);
+    }
+    if let Some(pods) = &spec.pods {
+        return leno_model::Run::Pods(super::pods::pods(context, scope, id, pods));
     }
     match (program.then_some(()), &spec.wasm, &spec.external) {
         (Some(()), None, None) => leno_model::Run::Command(command(context, scope, id, spec)),

@@ -3,7 +3,6 @@
 use super::{Context, fields};
 use crate::document::{LabelExpression, LabelOperator, LabelSelector, Labels};
 use crate::problem::Scope;
-use leno_model::SpiffeId;
 use leno_policy::matching;
 use leno_policy::spec::{LabelMatch, Matches, StringMatch};
 use std::collections::BTreeMap;
@@ -54,8 +53,8 @@ pub(super) fn callers(
         wanted && !meets(&namespaces.none, namespace)
     };
     let found = context.labels.iter().filter(|(id, labels)| looks_in(&id.namespace) && selector.holds(labels));
-    let mut identities: Vec<String> =
-        found.map(|(id, _)| SpiffeId::of_function(context.trust_domain, id).to_string()).collect();
+    let mut identities: Vec<String> = found.map(|(id, _)| context.identity(id).to_string()).collect();
     identities.sort_unstable();
+    identities.dedup();
     Some(LabelMatch { selector: selector.words(), identities })
 }

@@ -29,6 +29,7 @@ mod metadata;
 mod module;
 mod namespaces;
 mod observe;
+mod pods;
 mod policy;
 mod process;
 mod quotas;
@@ -63,7 +64,7 @@ use crate::snapshot::{Policy, QuotaUses, Read, Snapshot};
 use crate::yaml::Node;
 use leno_gateway_api::{KIND_NAMES, Resource};
 use leno_model::FunctionId;
-use leno_model::{Isolation, ModuleHash, TrustDomain};
+use leno_model::{Isolation, ModuleHash, Pods, SpiffeId, TrustDomain};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -124,6 +125,8 @@ pub struct Documents {
     pub unstored: bool,
     /// The stored secrets that this control plane has; `None`: they are not known.
     pub stored: Option<SecretSet>,
+    /// The documents are those of a control plane for Kubernetes: functions may be pods.
+    pub kubernetes: bool,
     /// The bound on the time of compilation.
     pub effort: Effort,
 }
@@ -194,6 +197,10 @@ struct Context<'a> {
     asking: BTreeSet<FunctionId>,
     /// Labels of functions and jobs.
     labels: BTreeMap<&'a FunctionId, &'a document::Labels>,
+    /// The service accounts of functions that are pods.
+    accounts: BTreeMap<&'a FunctionId, &'a Pods>,
+    /// Functions may be pods.
+    kubernetes: bool,
     incomplete: bool,
     /// The stored secrets of all namespaces.
     secrets: &'a SecretSet,
@@ -222,6 +229,12 @@ impl Context<'_> {
     /// All functions, jobs and External documents, by name.
     fn all(&self) -> impl Iterator<Item = &BTreeMap<FunctionId, usize>> {
         [self.functions, self.jobs, self.externals].into_iter()
+    }
+
+    /// The identity of a function or job.
+    fn identity(&self, id: &FunctionId) -> SpiffeId {
+        let account = self.accounts.get(id).and_then(|pods| pods.identity(self.trust_domain, &id.namespace).ok());
+        account.unwrap_or_else(|| SpiffeId::of_function(self.trust_domain, id))
     }
 }
 
@@ -253,6 +266,8 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         externals: &externals,
         asking: authorizer::asking(&documents.policies),
         labels: labels(documents, &names, &jobs),
+        accounts: pods::accounts(documents, &names),
+        kubernetes: documents.kubernetes,
         incomplete: documents.incomplete,
         secrets: &secrets,
         unknown_secrets: documents.unstored && documents.stored.is_none(),
@@ -296,6 +311,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         .collect();
     policy::names(&documents.policies, problems);
     attach::attach(&context, &documents.policies, &policies, &mut functions, problems);
+    pods::shared_accounts(&context, (&documents.policies, &policies), &functions, problems);
     namespaces::engines(&documents.policies, &policies, &functions, &namespaces, problems);
     chain::chains(&context, documents, &mut policies, &mut functions, problems);
     authorizer::connect(&context, &documents.policies, &mut policies, &mut functions, problems);

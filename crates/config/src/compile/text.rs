@@ -6,8 +6,8 @@ use super::{fields, regex};
 use crate::document::{RequestPrincipal, TextMatch};
 use crate::host;
 use crate::problem::Scope;
+use leno_model::TrustDomain;
 use leno_model::function_id::is_label;
-use leno_model::{SpiffeId, TrustDomain};
 use leno_policy::spec::{Cidr, Matches, PrincipalMatch, StringMatch};
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -114,7 +114,7 @@ pub(super) fn identity(context: &Context<'_>, scope: &Scope<'_>, namespace: &str
             scope.problem(message, fix);
         }
     }
-    Some(StringMatch::Exact(SpiffeId::of_function(context.trust_domain, &id).to_string()))
+    Some(StringMatch::Exact(context.identity(&id).to_string()))
 }
 
 /// A user. A text is only split into issuer and subject if it is clear which part is the issuer.

@@ -12,7 +12,7 @@ use super::wasm::Wasm;
 use crate::duration::Duration;
 use leno_model::revision::HISTORY;
 use leno_model::size::Size;
-use leno_model::{AppProtocol, Isolation, PortProtocol, Pull};
+use leno_model::{AppProtocol, Isolation, Pods, PortProtocol, Pull};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -76,6 +76,10 @@ pub struct FunctionSpec {
     pub wasm: Option<Wasm>,
     /// Instances that another system runs.
     pub external: Option<ExternalInstances>,
+    /// Pods of Kubernetes that run it. Only the control plane for Kubernetes writes it.
+    #[schemars(skip)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pods: Option<Pods>,
     /// Working directory of the command, relative to the document's folder. Without it: that
     /// folder; of a document that was applied to a control plane, an empty folder. With
     /// an `image`: an absolute path in it, instead of its `WorkingDir`.
@@ -156,6 +160,7 @@ impl Default for FunctionSpec {
             pull: Pull::default(),
             wasm: None,
             external: None,
+            pods: None,
             working_directory: None,
             env: BTreeMap::new(),
             secrets: Vec::new(),

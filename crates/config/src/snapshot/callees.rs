@@ -110,12 +110,13 @@ impl Snapshot {
         let run = self.functions.get(id).map(|function| &function.run);
         let ports = run.map(Run::other_ports).unwrap_or_default();
         let mut addresses = Vec::new();
+        let own = || SpiffeId::of_function(&self.mesh.trust_domain, id);
         if let Some(Run::Egress(egress)) = run {
             (hosts, addresses) = (egress.hosts.clone(), egress.addresses.clone());
         }
         Callee {
             id: id.clone(),
-            identity: SpiffeId::of_function(&self.mesh.trust_domain, id),
+            identity: run.map_or_else(own, |run| run.identity(&self.mesh.trust_domain, id)),
             hosts,
             ports,
             addresses,

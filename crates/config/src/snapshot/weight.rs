@@ -70,7 +70,7 @@ impl<'a> QuotaUses<'a> {
             let kind = match function.run {
                 Run::Job(_) => "Job",
                 Run::Egress(_) => "External",
-                Run::Command(_) | Run::External(_) | Run::Wasm(_) => "Function",
+                Run::Command(_) | Run::External(_) | Run::Wasm(_) | Run::Pods(_) => "Function",
             };
             let document = DocumentId::new(kind, namespace, name);
             shares.push(UseShare { documents: vec![document.clone()], used: function.own_use() });

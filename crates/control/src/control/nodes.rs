@@ -3,25 +3,31 @@
 use super::{Control, NODE_LIFETIME, certify, now_ms};
 use crate::admission::{Admission, AdmitError, JoinRefused, Member, TokenGrant};
 use crate::admission::{CapacityLimits, Cordon};
+use crate::join_verifier::{JoinError, JoinVerifier, VerifiedNode};
 use crate::state::State;
 use crate::status::NodeChange;
 use crate::store::{StoreError, Transaction};
+use aws_lc_rs::rand;
+use bytes::Bytes;
 use leno_identity::{CertificateDer, Membership, RootPin, SpiffeId, SvidStore};
-use leno_wire::{JoinToken, check_node_name};
+use leno_wire::{JoinToken, NoRandomness, check_node_name};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Why a machine could not join.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum JoinError {
-    #[error(transparent)]
-    Refused(#[from] JoinRefused),
-    #[error("{0}")]
-    Request(String),
-    #[error(transparent)]
-    Store(#[from] StoreError),
+/// Maximum number of credentials that are being verified.
+pub(super) const MAX_VERIFYING: usize = 64;
+/// How long the verification of a credential may take.
+const VERIFY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The proof of a machine that may join.
+pub(crate) enum JoinProof {
+    /// The secret of a join token, the source address of the request, and the address at which the
+    /// machine is reached.
+    Token { secret: Bytes, from: IpAddr, address: IpAddr },
+    /// The join verifier has accepted its credential.
+    Verified(VerifiedNode),
 }
 
 impl Control {
@@ -44,6 +50,7 @@ impl Control {
             admission: admission.clone(),
             addresses,
             joined_by: None,
+            verified: false,
             cordoned: false,
             unschedulable: false,
             limits: CapacityLimits::default(),
@@ -83,18 +90,34 @@ impl Control {
         Ok(token)
     }
 
+    /// Nodes may join with a credential that this verifier accepts, beside join tokens.
+    pub fn set_join_verifier(&self, verifier: Arc<dyn JoinVerifier>) {
+        *self.0.join_verifier.lock().unwrap_or_else(PoisonError::into_inner) = Some(verifier);
+    }
+
+    /// Has the join verifier verify a credential.
+    pub(crate) async fn verify(&self, credential: &[u8]) -> Result<VerifiedNode, JoinError> {
+        let verifier = self.0.join_verifier.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let verifier = verifier.ok_or(JoinRefused::Token)?;
+        let busy = |_| JoinError::Away("too many nodes join at a time; try again".to_owned());
+        let _permit = self.0.verifying.try_acquire().map_err(busy)?;
+        let late = |_| JoinError::Away("the platform does not verify the credential; try again".to_owned());
+        tokio::time::timeout(VERIFY_TIMEOUT, verifier.verify(credential)).await.map_err(late)?
+    }
+
     /// Makes a machine a node. Returns the chain of its certificate, leaf first. Blocks on the
     /// store.
     pub(crate) fn join(
         &self,
-        secret: &[u8],
+        proof: &JoinProof,
         (name, csr): (&str, &[u8]),
-        (from, address): (IpAddr, IpAddr),
     ) -> Result<Vec<CertificateDer<'static>>, JoinError> {
         let request = |error: &dyn fmt::Display| JoinError::Request(error.to_string());
         let identity = SpiffeId::node(&self.0.trust_domain, name).map_err(|error| request(&error))?;
         // A request without a token costs a hash, and no lock that changes of documents need.
-        if !self.members().knows_token(secret, SystemTime::now()) {
+        if let JoinProof::Token { secret, .. } = proof
+            && !self.members().knows_token(secret, SystemTime::now())
+        {
             return Err(JoinRefused::Token.into());
         }
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,7 +125,14 @@ impl Control {
         let before = self.members().clone();
         let mut members = before.clone();
         let now = SystemTime::now();
-        let member = members.join(secret, (name, csr), (from, address), now)?;
+        let member = match proof {
+            JoinProof::Token { secret, from, address } => members.join(secret, (name, csr), (*from, *address), now)?,
+            JoinProof::Verified(node) => {
+                let mut mark = [0; 32];
+                rand::fill(&mut mark).map_err(|_| request(&NoRandomness))?;
+                members.join_verified(name, node, mark)?
+            }
+        };
         // Another machine may have had the name until now.
         let replaced = before.get(name).filter(|(_, replaced)| replaced.joined_by != member.joined_by);
         if let Some((name, replaced)) = replaced {
@@ -112,7 +142,8 @@ impl Control {
         let signed = authority.sign_node(csr, &identity, &member.addresses, member.mark(), NODE_LIFETIME);
         let chain = signed.map_err(|error| request(&error))?;
         if before != members {
-            store.save_members(&before, &members, Transaction::default())?;
+            let saved = store.save_members(&before, &members, Transaction::default());
+            saved.map_err(|error| JoinError::Away(error.to_string()))?;
         }
         let revoked: Vec<_> = members.revocations.marks().collect();
         *self.members() = members;

@@ -57,6 +57,9 @@ fn golden_messages_are_read_and_written_as_they_were() {
     let shares = vec![v1::LimitShare { limit: "p/rateLimits/all".to_owned(), parts: 360_360 }];
     let leases = vec![v1::FunctionLease { function: "shop/checkout".to_owned(), shares }];
     from_node("hello-leased", from_node::Message::Hello(v1::Hello { leases, ..hello() }));
+    let uid = super::pods::pods()[0].uid.clone();
+    let held = vec![messages::held((&Subject::Pod(uid), &Content::new(&1_u8).unwrap().version))];
+    from_node("hello-of-pods", from_node::Message::Hello(v1::Hello { held, ..hello() }));
     from_node("renew", from_node::Message::Renew(v1::Renew { sequence: 3 }));
     to_node("renewed", to_node::Message::Renewed(v1::Renewed { sequence: 3 }));
     let demand = v1::LimitDemand {

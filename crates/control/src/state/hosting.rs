@@ -2,7 +2,9 @@
 
 use super::effect::Effect;
 use super::jobs::Jobs;
+use super::node::Node;
 use super::nodes::{Names, Nodes};
+use super::pods::Pods;
 use crate::admission::Cordon;
 use crate::definitions::{CompiledDefinitions, EgressPolicy, Function};
 use crate::scheduler::{NodeState, Scheduler};
@@ -27,6 +29,7 @@ pub(super) struct Hosting {
     callers: HashMap<FunctionId, BTreeSet<FunctionId>>,
     pub scheduler: Scheduler,
     pub jobs: Jobs,
+    pub pods: Pods,
     /// Definitions are older than this process, so nodes that have not reconnected yet may have
     /// functions.
     pub awaiting: bool,
@@ -74,6 +77,9 @@ impl Hosting {
         if had_everything || *after == Placement::Everything {
             moved.extend(all());
         }
+        if [before, after].contains(&&Placement::Pods) {
+            moved.extend(self.pods.functions_on(name).into_iter().cloned());
+        }
         moved.into_iter().collect()
     }
 
@@ -98,7 +104,7 @@ impl Hosting {
         for callee in &function.callees {
             self.callers.entry(callee.clone()).or_default().insert(id.clone());
         }
-        if function.egress.is_some() || function.job.is_some() {
+        if function.egress.is_some() || function.job.is_some() || function.has_pods {
             self.scheduler.remove_function(id);
         } else {
             self.scheduler.set_function(id, function.demand.clone(), self.awaiting);
@@ -127,9 +133,9 @@ impl Hosting {
         self.hosting.get(id).is_some_and(|hosting| hosting.contains(name))
     }
 
-    /// The nodes that host a function and scale by bounds of the control plane.
-    pub(super) fn scheduled_hosts(&self, id: &FunctionId, nodes: &Nodes) -> Vec<Arc<str>> {
-        self.hosts(id).filter(|name| nodes.is_scheduled(name)).cloned().collect()
+    /// The nodes that host a function and share its rate limits.
+    pub(super) fn limited_hosts(&self, id: &FunctionId, nodes: &Nodes) -> Vec<Arc<str>> {
+        self.hosts(id).filter(|name| nodes.shares_limits(name)).cloned().collect()
     }
 
     /// Recomputes which nodes host a function.
@@ -170,6 +176,9 @@ impl Hosting {
         if function.egress == Some(EgressPolicy::EgressNodes) {
             return self.egress.clone();
         }
+        if function.has_pods {
+            return self.pods.nodes_of(id).filter_map(|name| self.with_pods(name, nodes)).collect();
+        }
         let mut names = self.everything.clone();
         names.extend(self.named.get(id).into_iter().flatten().cloned());
         names.extend(self.scheduler.nodes_of(id).iter().chain(self.scheduler.leaving(id)).cloned());
@@ -184,6 +193,52 @@ impl Hosting {
         names
     }
 
+    /// The node, if it hosts the functions of its pods.
+    fn with_pods(&self, name: &str, nodes: &Nodes) -> Option<Arc<str>> {
+        nodes.all.get_key_value(name).filter(|(_, node)| node.has_pods()).map(|(name, _)| name.clone())
+    }
+
+    /// Recomputes whether one node hosts a function of pods. The cost does not depend on the other
+    /// nodes.
+    pub(super) fn update_on(
+        &mut self,
+        (id, name): (&FunctionId, &str),
+        compiled: &CompiledDefinitions,
+        nodes: &mut Nodes,
+    ) -> Vec<Effect> {
+        let has_pods = compiled.functions.get(id).is_some_and(|function| function.has_pods);
+        let is_host = self.is_host(id, name);
+        let Some(name) = self.with_pods(name, nodes).filter(|_| has_pods) else { return Vec::new() };
+        if is_host == self.pods.is_on(id, &name) {
+            return Vec::new();
+        }
+        let Some(node) = nodes.all.get_mut(&name) else { return Vec::new() };
+        let mut effects = vec![Effect::endpoints(id), Effect::DivideLimits(id.clone())];
+        if is_host {
+            node.hosted.remove(id);
+            remove(&mut self.hosting, id, &name);
+            effects.push(Effect::Unhosted(id.clone(), name));
+        } else {
+            node.hosted.insert(id.clone());
+            self.hosting.entry(id.clone()).or_default().insert(name);
+        }
+        effects
+    }
+
+    /// The subjects that a connected node wants because of a function.
+    pub(super) fn wanted_on(
+        &self,
+        (id, name): (&FunctionId, &str),
+        compiled: &CompiledDefinitions,
+        nodes: &Nodes,
+    ) -> BTreeMap<Arc<str>, Vec<Subject>> {
+        let subjects = |(name, node): (&Arc<str>, &Node)| {
+            let session = node.session.as_ref()?;
+            Some((name.clone(), nodes.subjects_of(name, self.is_host(id, name), (id, compiled), &session.explicit)))
+        };
+        nodes.all.get_key_value(name).and_then(subjects).into_iter().collect()
+    }
+
     /// The subjects that each connected node wants because of a function.
     pub(super) fn wanted_for(
         &self,
@@ -194,11 +249,7 @@ impl Hosting {
         let exposed = self.exposed.contains(id);
         let gateways = nodes.gateways.iter().filter(|_| exposed);
         let names: BTreeSet<_> = self.hosts(id).chain(gateways).collect();
-        let subjects = |name: &Arc<str>| {
-            let session = nodes.all.get(name)?.session.as_ref()?;
-            Some((name.clone(), nodes.subjects_of(name, self.is_host(id, name), (id, compiled), &session.explicit)))
-        };
-        names.into_iter().filter_map(subjects).collect()
+        names.into_iter().flat_map(|name| self.wanted_on((id, name), compiled, nodes)).collect()
     }
 
     /// Passes the present capacity of a node to the scheduler.

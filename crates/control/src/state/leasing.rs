@@ -37,7 +37,7 @@ impl Leasing {
         self.drop_unused(id, compiled);
     }
 
-    /// Divides the rate limits of a function between the scheduled nodes that host it.
+    /// Divides the rate limits of a function between the nodes that host it and share them.
     pub(super) fn divide(&mut self, id: &FunctionId, hosts: &[Arc<str>], now: Duration) -> Option<Effect> {
         let leases = self.leases.get_mut(id)?;
         self.dividing.insert(id.clone());
@@ -59,7 +59,7 @@ impl Leasing {
         }
         let mut effects = Vec::new();
         for id in self.dividing.iter().cloned().collect::<Vec<_>>() {
-            effects.extend(self.divide(&id, &hosting.scheduled_hosts(&id, nodes), now));
+            effects.extend(self.divide(&id, &hosting.limited_hosts(&id, nodes), now));
             self.drop_unused(&id, compiled);
             let rests = |leases: &Leases| leases.rests(now) && leases.holders().all(|name| hosting.is_host(&id, name));
             if self.leases.get(&id).is_none_or(rests) {
@@ -129,7 +129,7 @@ impl Leasing {
     ) -> Option<Effect> {
         let leases = self.leases.get_mut(id).filter(|_| !hosting.is_host(id, name))?;
         leases.forget(name);
-        let effect = self.divide(id, &hosting.scheduled_hosts(id, nodes), now);
+        let effect = self.divide(id, &hosting.limited_hosts(id, nodes), now);
         self.drop_unused(id, compiled);
         effect
     }

@@ -109,7 +109,7 @@ impl State {
             instances: instances.unwrap_or_default(),
             revisions: revisions.unwrap_or_default(),
             nodes: self.hosting.hosts(id).map(hosting).collect(),
-            unplaced: self.hosting.hosts(id).next().is_none(),
+            unplaced: !function.has_pods && self.hosting.hosts(id).next().is_none(),
             reason: self.placement_problem(id, function),
         })
     }

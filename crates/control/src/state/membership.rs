@@ -199,6 +199,8 @@ impl State {
         self.nodes.end_session(&name);
         if self.nodes.is_scheduled(&name) {
             self.scaling.restore(&name, &bounds);
+        }
+        if self.nodes.shares_limits(&name) {
             self.leasing.restore(&name, &leases, self.now);
         }
         let session = self.session(&name, number, protocol, &held, wake);

@@ -149,6 +149,16 @@ impl Node {
         self.admission.placement == Placement::Scheduled
     }
 
+    /// Whether the node hosts the functions of its pods.
+    pub(super) fn has_pods(&self) -> bool {
+        self.admission.placement == Placement::Pods
+    }
+
+    /// Whether the node shares rate limits with other nodes.
+    pub(super) fn shares_limits(&self) -> bool {
+        self.admission.placement.shares_limits()
+    }
+
     /// Whether the node can run the job.
     pub(super) fn may_run(&self, id: &FunctionId) -> bool {
         self.admission.placement.hosts(id) || self.is_scheduled()
@@ -191,7 +201,8 @@ impl Node {
             | Subject::Module(_)
             | Subject::FunctionConfig(_)
             | Subject::Route(_)
-            | Subject::Endpoints(_) => false,
+            | Subject::Endpoints(_)
+            | Subject::Pod(_) => false,
         }
     }
 }

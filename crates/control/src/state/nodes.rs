@@ -6,7 +6,7 @@ use super::notices::Notices;
 use super::session::Session;
 use crate::definitions::CompiledDefinitions;
 use crate::status::NodeEvent;
-use leno_model::FunctionId;
+use leno_model::{FunctionId, PodUid};
 use leno_wire::Subject;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -58,6 +58,18 @@ impl Nodes {
 
     pub(super) fn is_scheduled(&self, name: &str) -> bool {
         self.all.get(name).is_some_and(Node::is_scheduled)
+    }
+
+    pub(super) fn shares_limits(&self, name: &str) -> bool {
+        self.all.get(name).is_some_and(Node::shares_limits)
+    }
+
+    /// Whether the node gets its pods.
+    pub(super) fn gets_pods(&self, name: &str) -> bool {
+        self.all.get(name).is_some_and(|node| {
+            let is_subscribed = |session: &Session| session.explicit.contains(&Subject::Hosted);
+            node.has_pods() && node.session.as_ref().is_some_and(is_subscribed)
+        })
     }
 
     pub(super) fn has_in_force(&self, name: &str, id: &FunctionId) -> bool {
@@ -124,20 +136,28 @@ impl Nodes {
         if subjects.contains(&Subject::FunctionConfig(id.clone())) {
             subjects.extend(function.delivered());
         }
-        if hosts && explicit.contains(&Subject::Hosted) && self.is_scheduled(name) {
-            if !function.scaled.is_empty() {
+        if hosts && explicit.contains(&Subject::Hosted) {
+            if self.is_scheduled(name) && !function.scaled.is_empty() {
                 subjects.push(Subject::Scale(id.clone()));
             }
-            if !function.limits.is_empty() {
+            if self.shares_limits(name) && !function.limits.is_empty() {
                 subjects.push(Subject::Quota(id.clone()));
             }
         }
         subjects
     }
 
-    /// Recomputes the subjects that a session's subscriptions cover, and marks the differences. The
-    /// cost depends on the functions that the node hosts and routes to.
-    pub(super) fn refresh(&mut self, name: &str, compiled: &CompiledDefinitions, exposed: &BTreeSet<FunctionId>) {
+    /// Recomputes the subjects that a session's subscriptions cover, and marks the differences. `pods`
+    /// are those of the node. The cost depends on these, and on the functions that the node hosts and
+    /// routes to.
+    pub(super) fn refresh<'a>(
+        &mut self,
+        name: &str,
+        compiled: &CompiledDefinitions,
+        exposed: &BTreeSet<FunctionId>,
+        pods: impl Iterator<Item = &'a PodUid>,
+    ) {
+        let gets_pods = self.gets_pods(name);
         let Some((name, node)) = self.all.get_key_value(name) else { return };
         let (name, Some(session)) = (name.clone(), &node.session) else { return };
         let mut explicit = session.explicit.clone();
@@ -145,6 +165,7 @@ impl Nodes {
         let mut wanted: HashMap<Subject, u32> = explicit.iter().map(|subject| (subject.clone(), 1)).collect();
         let routes = explicit.contains(&Subject::Routes);
         wanted.extend(routes.then_some((Subject::Certificates, 1)));
+        wanted.extend(pods.filter(|_| gets_pods).map(|uid| (Subject::Pod(uid.clone()), 1)));
         let exposed = exposed.iter().filter(|id| routes && !node.hosted.contains(*id));
         for id in node.hosted.iter().chain(exposed) {
             for subject in self.subjects_of(&name, node.hosted.contains(id), (id, compiled), &explicit) {

@@ -35,7 +35,8 @@ impl State {
     /// Why a function is on no node, or on fewer than it needs; `None`: it lacks none.
     pub(super) fn placement_problem(&self, id: &FunctionId, function: &Function) -> Option<String> {
         let demand = &function.demand;
-        let is_unplaced = self.hosting.hosts(id).next().is_none();
+        // Pods are the platform's: a function without any lacks no node.
+        let is_unplaced = !function.has_pods && self.hosting.hosts(id).next().is_none();
         if let Some(name) = demand.only.as_ref().filter(|_| is_unplaced) {
             let why = match self.nodes.all.get(&**name) {
                 None => "which is no node of this mesh",

@@ -344,7 +344,8 @@ impl World {
             | Subject::Scale(_)
             | Subject::Quota(_)
             | Subject::Secrets(_)
-            | Subject::Certificates => None,
+            | Subject::Certificates
+            | Subject::Pod(_) => None,
             Subject::FunctionConfig(id) => {
                 self.configs.get(id).map(|config| Content::new(&configs::delivered(config.clone())))
             }

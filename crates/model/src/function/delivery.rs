@@ -41,7 +41,7 @@ impl FunctionConfig {
         let isolations = self.all_revisions().filter_map(|revision| match revision.template.run {
             Run::Command(command) => Some(command.isolation),
             Run::Job(job) => Some(job.process.isolation),
-            Run::External(_) | Run::Wasm(_) | Run::Egress(_) => None,
+            Run::External(_) | Run::Wasm(_) | Run::Egress(_) | Run::Pods(_) => None,
         });
         isolations.into_iter().find(|isolation| isolation.is_weaker_than(least)).map(|isolation| (isolation, least))
     }
@@ -55,7 +55,7 @@ impl FunctionConfig {
                 addresses.into_iter().map(|address| single(address.ip().to_canonical())).collect()
             }
             Run::Egress(egress) => [egress.addresses, egress.resolves_to].concat(),
-            Run::Command(_) | Run::Wasm(_) | Run::Job(_) => Vec::new(),
+            Run::Command(_) | Run::Wasm(_) | Run::Job(_) | Run::Pods(_) => Vec::new(),
         });
         let mut unlisted = named.filter(|block| unlisted_metadata(listed, *block).is_some());
         unlisted.next().map(|block| block.address)
@@ -85,7 +85,7 @@ fn names_files(function: &FunctionConfig) -> bool {
         }
         Run::Wasm(wasm) => are_files(&wasm.secrets),
         Run::Egress(egress) => egress.secret_sources().any(|source| source.file().is_some()),
-        Run::External(_) => false,
+        Run::External(_) | Run::Pods(_) => false,
     };
     function.all_revisions().any(|revision| run(&revision.template.run))
         || function.jwks.iter().any(|fetch| fetch.ca_file.is_some())

@@ -100,7 +100,7 @@ impl Reconciler {
             Step::SetPlacement(placement) => {
                 let scheduled = placement == Placement::Scheduled;
                 state.bounds.require(scheduled);
-                if scheduled {
+                if placement.shares_limits() {
                     self.node.policy_state.limits.require_leases();
                 }
                 pass.is_complete = true;

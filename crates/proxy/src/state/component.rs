@@ -96,7 +96,7 @@ pub(crate) fn load(
             let program = program(modules, function, wasm, secrets);
             Some(Component { program, grace: wasm.grace, fetched: wasm.url.is_some() })
         }
-        Run::Command(_) | Run::External(_) | Run::Job(_) | Run::Egress(_) => None,
+        Run::Command(_) | Run::External(_) | Run::Job(_) | Run::Egress(_) | Run::Pods(_) => None,
     }
 }
 

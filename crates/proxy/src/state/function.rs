@@ -191,7 +191,10 @@ impl FunctionEntry {
         match &self.config.run {
             leno_model::Run::Command(command) => command.ports.iter().any(|served| served.number == port),
             leno_model::Run::Egress(egress) => egress.http_port(port).is_none(),
-            leno_model::Run::External(_) | leno_model::Run::Wasm(_) | leno_model::Run::Job(_) => false,
+            leno_model::Run::External(_)
+            | leno_model::Run::Wasm(_)
+            | leno_model::Run::Job(_)
+            | leno_model::Run::Pods(_) => false,
         }
     }
 

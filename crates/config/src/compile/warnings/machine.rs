@@ -117,7 +117,7 @@ fn run_files(run: &Run, spec: &Scope<'_>) {
             }
             return;
         }
-        Run::External(_) => return,
+        Run::External(_) | Run::Pods(_) => return,
     };
     if !container {
         folder(&spec.field("workingDirectory"), directory);

@@ -147,7 +147,7 @@ impl<'a> Mesh<'a> {
             self.shadowed(&scope, index, number, rule);
             self.unauthenticated(&scope, index, rule);
             self.callers(&scope, index, rule);
-            if self.found.borrow().len() == before {
+            if self.found.borrow().len() == before && !self.is_about_pods(index) {
                 self.unreachable(&scope, index, rule);
             }
         }
@@ -210,8 +210,24 @@ impl<'a> Mesh<'a> {
         }
     }
 
+    /// Whether the policy is for pods, which any pod can call without a list of callees.
+    fn is_about_pods(&self, index: usize) -> bool {
+        self.of_policy[index].iter().any(|(_, function)| matches!(function.run, Run::Pods(_)))
+    }
+
+    fn identity_of(&self, id: &FunctionId) -> SpiffeId {
+        let own = || SpiffeId::of_function(self.trust_domain, id);
+        self.functions.get(id).map_or_else(own, |function| function.run.identity(self.trust_domain, id))
+    }
+
     fn rules<'s>(&'s self, function: &'s Function) -> impl Iterator<Item = &'s AuthorizationRule> {
         function.policies.iter().flat_map(|index| &self.policies[*index].authorization)
+    }
+
+    /// Whether requests that no rule allows enter: by audits, or by the permissive mode of pods.
+    fn admits_by_default(&self, function: &Function) -> bool {
+        let allows = |rule: &AuthorizationRule| rule.action == Action::Allow && !rule.audit;
+        self.audits_default(function) || function.has_permissive_pods() && !self.rules(function).any(allows)
     }
 
     fn audits_default(&self, function: &Function) -> bool {
@@ -339,7 +355,8 @@ impl<'a> Mesh<'a> {
     /// Callers that cannot call, and identities that no function has.
     fn callers(&self, scope: &Scope<'_>, index: usize, rule: &AuthorizationRule) {
         let from = scope.field("from");
-        if rule.action == Action::Allow && rule.from.len() > 1 {
+        let is_about_pods = self.is_about_pods(index);
+        if rule.action == Action::Allow && rule.from.len() > 1 && !is_about_pods {
             self.sources(&from, index, rule);
         }
         for (number, source) in rule.from.iter().enumerate() {
@@ -358,7 +375,7 @@ impl<'a> Mesh<'a> {
             }
             let identities = element.field("identities");
             for (position, identity) in source.identities.any.iter().enumerate() {
-                if rule.action == Action::Allow {
+                if rule.action == Action::Allow && !is_about_pods {
                     self.caller(&identities.element(position), index, identity);
                 }
             }
@@ -379,11 +396,11 @@ impl<'a> Mesh<'a> {
         let functions = &self.of_policy[index];
         let calls = |(callee, _): &(&FunctionId, &Function)| {
             let callers = self.callers.get(callee).map_or(&[][..], Vec::as_slice);
-            callers.iter().any(|caller| {
-                labelled.identities.binary_search(&SpiffeId::of_function(self.trust_domain, caller).to_string()).is_ok()
-            })
+            callers
+                .iter()
+                .any(|caller| labelled.identities.binary_search(&self.identity_of(caller).to_string()).is_ok())
         };
-        if action == Action::Allow && !functions.iter().any(calls) {
+        if action == Action::Allow && !self.is_about_pods(index) && !functions.iter().any(calls) {
             let callees = some(functions.iter().map(|(id, _)| *id));
             let message = format!("no function with {} calls {callees}", labelled.selector);
             scope.problem(message, "add it to the `callees` of one: without that its calls are refused there");
@@ -409,7 +426,7 @@ impl<'a> Mesh<'a> {
         if scope.origin() == Origin::Request && caller.namespace != self.policies[index].namespace {
             return;
         }
-        if SpiffeId::of_function(self.trust_domain, caller).as_str() == text
+        if self.identity_of(caller).as_str() == text
             && functions.iter().all(|(callee, _)| !function.callees.contains(callee))
         {
             let message = format!("`{caller}` does not call {}", some(functions.iter().map(|(id, _)| *id)));
@@ -421,6 +438,9 @@ impl<'a> Mesh<'a> {
     /// A function that receives no requests.
     fn function(&self, id: &'a FunctionId, placed: &TypedDocument<document::Function>) {
         let Some(function) = self.functions.get(id) else { return };
+        if let Run::Pods(_) = function.run {
+            return;
+        }
         let root = placed.scope(&self.found);
         self.callees(id, &root, &placed.document.spec.callees);
         self.files(id, &root);
@@ -527,7 +547,7 @@ impl<'a> Mesh<'a> {
 fn volumes_of(function: &Function) -> impl Iterator<Item = &PersistentVolume> {
     let commands = function.runs().filter_map(|(_, run, _)| match run {
         Run::Command(command) => Some(command),
-        Run::External(_) | Run::Wasm(_) | Run::Job(_) | Run::Egress(_) => None,
+        Run::External(_) | Run::Wasm(_) | Run::Job(_) | Run::Egress(_) | Run::Pods(_) => None,
     });
     commands.flat_map(|command| &command.persistent)
 }

@@ -4,7 +4,7 @@
 use super::{Mesh, covers, effect, some};
 use crate::problem::{MAX_PROBLEMS, Origin, Problem, Scope};
 use crate::snapshot::Function;
-use leno_model::{EgressPort, EgressProtocol, Expose, FunctionId, Run, SpiffeId};
+use leno_model::{EgressPort, EgressProtocol, Expose, FunctionId, Run};
 use leno_policy::matching;
 use leno_policy::spec::{Action, AuthorizationRule, Matches, Operation, PathMatch, Segment, Source, StringMatch};
 
@@ -58,7 +58,7 @@ impl<'m> Mesh<'m> {
     /// Whether some rule may admit a caller, as far as the budget allows to decide.
     pub(super) fn admits(&self, id: &FunctionId, function: &Function, caller: Caller<'_>) -> bool {
         let mut allowing = self.rules(function).filter(|rule| rule.action == Action::Allow && !rule.audit);
-        self.audits_default(function) || allowing.any(|rule| self.mismatch(rule, id, function, caller).is_none())
+        self.admits_by_default(function) || allowing.any(|rule| self.mismatch(rule, id, function, caller).is_none())
     }
 
     /// Why a rule matches no request of the caller to the function; `None`: it may match one.
@@ -112,7 +112,7 @@ impl<'m> Mesh<'m> {
         let Caller::Function(caller) = caller else {
             return source.identities.any.is_empty() && source.namespaces.any.is_empty() && source.labels.is_none();
         };
-        let identity = SpiffeId::of_function(self.trust_domain, caller).to_string();
+        let identity = self.identity_of(caller).to_string();
         holds(&source.identities, &identity)
             && source.labels.as_ref().is_none_or(|known| known.identities.binary_search(&identity).is_ok())
             && holds(&source.namespaces, &caller.namespace)

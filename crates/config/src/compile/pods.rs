@@ -1,0 +1,174 @@
+//! Functions that are pods of Kubernetes, and the service accounts that they share.
+
+use super::{Context, Documents, TypedDocument, fields};
+use crate::document::{self, LabelSelector};
+use crate::problem::{Problem, Scope};
+use crate::snapshot::{Function, Policy};
+use leno_model::{FunctionId, PodMode, Pods, Run};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Longest name of a service account in Kubernetes.
+const MAX_ACCOUNT: usize = 253;
+
+/// The pods of functions that have any.
+pub(super) fn accounts<'a>(
+    documents: &'a Documents,
+    names: &'a BTreeMap<FunctionId, usize>,
+) -> BTreeMap<&'a FunctionId, &'a Pods> {
+    let pods =
+        |(id, index): (&'a FunctionId, &usize)| Some((id, documents.functions[*index].document.spec.pods.as_ref()?));
+    names.iter().filter_map(pods).collect()
+}
+
+/// `spec.pods` of a function.
+pub(super) fn pods(context: &Context<'_>, spec: &Scope<'_>, id: &FunctionId, pods: &Pods) -> Pods {
+    let scope = spec.field("pods");
+    if !context.kubernetes {
+        let fix =
+            "remove it; the control plane for Kubernetes makes functions of the pods with `leno.dev/mesh: enabled`";
+        scope.problem("`pods` is not for documents that are written by hand", fix);
+        return pods.clone();
+    }
+    for field in [
+        "command",
+        "image",
+        "args",
+        "wasm",
+        "external",
+        "workingDirectory",
+        "env",
+        "secrets",
+        "resources",
+        "isolation",
+        "readOnlyPaths",
+        "volumes",
+        "port",
+        "ports",
+        "readiness",
+        "liveness",
+        "scale",
+        "callees",
+        "revisions",
+        "traffic",
+        "rollout",
+    ] {
+        if spec.has(field) {
+            let message = format!("`{field}` is not for pods, which Kubernetes runs");
+            spec.field(field).problem(message, "remove it");
+        }
+    }
+    let account = &pods.service_account;
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte);
+    let is_name = account.len() <= MAX_ACCOUNT && account.bytes().all(allowed);
+    let identity = pods.identity(context.trust_domain, &id.namespace).ok().filter(|_| is_name);
+    match identity {
+        Some(identity) if identity.is_reserved() => {
+            let message = format!("the namespace `{}` is the mesh's own", id.namespace);
+            scope.problem(message, "run the function in another namespace");
+        }
+        Some(_) => {}
+        None => {
+            let message = format!("`{}` is not a service account", account.escape_debug());
+            scope.field("serviceAccount").problem(message, "expected a-z, 0-9, `-` and `.`, at most 253 characters");
+        }
+    }
+    let ports = scope.field("ports");
+    for (index, port) in pods.ports.iter().enumerate() {
+        fields::port(&ports.element(index).field("number"), port.number);
+    }
+    pods.clone()
+}
+
+/// Reports rules that name callers whose service account other functions have too: a rule means all
+/// functions of the account. If the callee's pods enforce their policies, the rule is refused.
+pub(super) fn shared_accounts(
+    context: &Context<'_>,
+    (documents, policies): (&[Arc<TypedDocument<document::Policy>>], &[Policy]),
+    functions: &BTreeMap<FunctionId, Function>,
+    problems: &RefCell<Vec<Problem>>,
+) {
+    if context.accounts.is_empty() {
+        return;
+    }
+    let mut of_identity: BTreeMap<_, Vec<&FunctionId>> = BTreeMap::new();
+    for (id, _) in functions.iter().filter(|(_, function)| !matches!(function.run, Run::Egress(_))) {
+        of_identity.entry(context.identity(id)).or_default().push(id);
+    }
+    of_identity.retain(|_, ids| ids.len() > 1 && ids.iter().any(|id| context.accounts.contains_key(id)));
+    let enforced = |function: &Function| matches!(&function.run, Run::Pods(pods) if pods.mode == PodMode::Enforced);
+    let strict: BTreeSet<usize> =
+        functions.values().filter(|function| enforced(function)).flat_map(|it| it.policies.iter().copied()).collect();
+    for (index, (placed, policy)) in documents.iter().zip(policies).enumerate() {
+        let root = placed.scope(problems);
+        let namespace = placed.document.metadata.namespace.as_str();
+        let report = |scope: &Scope<'_>, caller: &FunctionId, others: &[&FunctionId]| {
+            let (message, fix) = sharing(context, namespace, caller, others);
+            match strict.contains(&index) {
+                true => scope.problem(message, fix),
+                false => scope.doubt(context.doubts, message, fix),
+            }
+        };
+        let sharers = |caller: &FunctionId| -> Vec<&FunctionId> {
+            let all = of_identity.get(&context.identity(caller)).into_iter().flatten().copied();
+            all.filter(|other| *other != caller).collect()
+        };
+        let spec = root.field("spec");
+        let section = spec.field("authorization");
+        let rules = section.field("rules");
+        for (number, rule) in placed.document.spec.authorization.iter().flat_map(|it| &it.rules).enumerate() {
+            let element = rules.element(number);
+            let from = element.field("from");
+            for (position, source) in rule.from.iter().flatten().enumerate() {
+                let scope = from.element(position);
+                let named =
+                    [("identities", source.identities.as_deref()), ("notIdentities", Some(&*source.not_identities))];
+                for (field, texts) in named {
+                    let list = scope.field(field);
+                    for (place, text) in texts.into_iter().flatten().enumerate() {
+                        let Some(caller) = fields::parsed(namespace, text) else { continue };
+                        let others = sharers(&caller);
+                        if !others.is_empty() {
+                            report(&list.element(place), &caller, &others);
+                        }
+                    }
+                }
+                let compiled = policy.authorization.get(number).and_then(|rule| rule.from.get(position));
+                let Some(labelled) = compiled.and_then(|source| source.labels.as_ref()) else { continue };
+                let expressions = source.label_expressions.as_deref().unwrap_or_default();
+                let selector = LabelSelector { labels: source.labels.as_ref(), expressions };
+                let holds = |id: &FunctionId| context.labels.get(id).is_some_and(|labels| selector.holds(labels));
+                let unselected = |caller: &&FunctionId| {
+                    let mut others = sharers(caller);
+                    others.retain(|other| !holds(other));
+                    (!others.is_empty()).then(|| ((*caller).clone(), others))
+                };
+                let is_meant =
+                    |id: &FunctionId| labelled.identities.binary_search(&context.identity(id).to_string()).is_ok();
+                let mut selected = context.accounts.keys().filter(|id| holds(id) && is_meant(id));
+                if let Some((caller, others)) = selected.find_map(unselected) {
+                    let written = if source.labels.is_some() { "labels" } else { "labelExpressions" };
+                    report(&scope.field(written), &caller, &others);
+                }
+            }
+        }
+    }
+}
+
+/// The message about a caller that shares its service account, and the fix.
+fn sharing(context: &Context<'_>, namespace: &str, caller: &FunctionId, others: &[&FunctionId]) -> (String, String) {
+    // A policy may be of a tenant, who must not learn the names of other namespaces.
+    let names = match others {
+        [other, ..] if other.namespace == namespace => match others.len() {
+            1 => format!("`{other}`"),
+            count => format!("`{other}` and {} more", count - 1),
+        },
+        _ => "other functions".to_owned(),
+    };
+    let identity = context.identity(caller);
+    (
+        format!("`{caller}` has the service account of {names}: the rule means all of them"),
+        format!("give its pods another service account, or write `{identity}` to mean all that have this one"),
+    )
+}

@@ -1,0 +1,26 @@
+//! Publishes pods.
+
+use super::Control;
+use crate::state::State;
+use leno_model::{Pod, PodUid};
+use leno_wire::Content;
+
+impl Control {
+    /// Adds and replaces pods, each with the name of its node, and removes others. A pod is sent to its
+    /// node, and its node hosts its function. Call it with all pods before [`Control::serve`]: nodes
+    /// that connect release the pods that this control plane does not have.
+    pub fn change_pods(&self, put: Vec<(String, Pod)>, gone: &[PodUid]) {
+        let encoded = put.into_iter().filter_map(|(node, pod)| match Content::new(&pod) {
+            Ok(content) => Some((node, pod, content)),
+            Err(error) => {
+                tracing::error!(pod = %pod.uid, %error, "a pod cannot be encoded; its node does not get it");
+                None
+            }
+        });
+        let encoded: Vec<_> = encoded.collect();
+        self.change_at_length(|state: &mut State| {
+            gone.iter().for_each(|uid| state.remove_pod(uid));
+            encoded.into_iter().for_each(|(node, pod, content)| state.put_pod(&node, &pod, content));
+        });
+    }
+}

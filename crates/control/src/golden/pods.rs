@@ -1,0 +1,34 @@
+//! Pods and the functions that they run.
+
+use super::{configs, id};
+use leno_model::{FunctionConfig, Pod, PodMode, PodPort, PodProbe, PodRefusal, Pods, ProbeKind, Run};
+
+/// A function whose instances are pods.
+pub(super) fn function(mode: PodMode) -> FunctionConfig {
+    let run = Run::Pods(Pods { service_account: "checkout".to_owned(), mode, ports: ports() });
+    FunctionConfig { run, ..configs::external() }
+}
+
+/// Pods that use all fields and variants.
+pub(super) fn pods() -> [Pod; 3] {
+    let kinds = [ProbeKind::Http, ProbeKind::Https, ProbeKind::Tcp, ProbeKind::Grpc];
+    let path = |kind| (kind == ProbeKind::Http).then(|| "/ready?deep=1".to_owned());
+    let probe = |kind| PodProbe { kind, port: 8080, path: path(kind) };
+    let pod = Pod {
+        uid: "7d0c1f5e-1c0b-4f39-9d2b-0f6f3f1d2a10".parse().unwrap(),
+        namespace: "shop".to_owned(),
+        name: "checkout-5d9c7b6f4-x2x7k".to_owned(),
+        function: id("shop/checkout"),
+        addresses: vec!["10.244.1.7".parse().unwrap(), "fd00:10:244:1::7".parse().unwrap()],
+        mode: PodMode::Enforced,
+        ports: ports(),
+        probes: kinds.map(probe).to_vec(),
+        refused: None,
+    };
+    let refused = |refused| Pod { refused: Some(refused), mode: PodMode::Permissive, ..pod.clone() };
+    [refused(PodRefusal::HostNetwork), refused(PodRefusal::NetAdmin), pod]
+}
+
+fn ports() -> Vec<PodPort> {
+    vec![PodPort { name: Some("http".to_owned()), number: 8080 }, PodPort { name: None, number: 5432 }]
+}

@@ -1,0 +1,93 @@
+//! The pods of nodes.
+
+use leno_model::{FunctionId, PodUid};
+use leno_wire::Content;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// All pods. Indexed, so that the cost of a change does not depend on the number of others.
+#[derive(Default)]
+pub(super) struct Pods {
+    all: HashMap<PodUid, PodRecord>,
+    /// The pods of each node, also of nodes that have not joined.
+    nodes: HashMap<Arc<str>, BTreeSet<PodUid>>,
+    /// The number of pods of each function on each node.
+    functions: HashMap<FunctionId, BTreeMap<Arc<str>, u32>>,
+}
+
+/// A pod, in the form in which its node gets it.
+pub(super) struct PodRecord {
+    pub node: Arc<str>,
+    pub function: FunctionId,
+    content: Content,
+}
+
+impl Pods {
+    /// Adds a pod or replaces it. Returns the pod from before.
+    pub(super) fn put(
+        &mut self,
+        uid: &PodUid,
+        (node, function): (&str, FunctionId),
+        content: Content,
+    ) -> Option<PodRecord> {
+        let before = self.remove(uid);
+        let node = self.nodes.get_key_value(node).map_or_else(|| node.into(), |(name, _)| name.clone());
+        self.nodes.entry(node.clone()).or_default().insert(uid.clone());
+        *self.functions.entry(function.clone()).or_default().entry(node.clone()).or_default() += 1;
+        self.all.insert(uid.clone(), PodRecord { node, function, content });
+        before
+    }
+
+    /// Removes a pod. Returns it, if it was there.
+    pub(super) fn remove(&mut self, uid: &PodUid) -> Option<PodRecord> {
+        let record = self.all.remove(uid)?;
+        if let Some(pods) = self.nodes.get_mut(&record.node) {
+            pods.remove(uid);
+            if pods.is_empty() {
+                self.nodes.remove(&record.node);
+            }
+        }
+        if let Some(nodes) = self.functions.get_mut(&record.function) {
+            if let Some(pods) = nodes.get_mut(&record.node) {
+                *pods -= 1;
+                if *pods == 0 {
+                    nodes.remove(&record.node);
+                }
+            }
+            if nodes.is_empty() {
+                self.functions.remove(&record.function);
+            }
+        }
+        Some(record)
+    }
+
+    /// Whether the pod is on this node, of this function, and has this content.
+    pub(super) fn is_same(&self, uid: &PodUid, (node, function): (&str, &FunctionId), content: &Content) -> bool {
+        self.all.get(uid).is_some_and(|pod| *pod.node == *node && pod.function == *function && pod.content == *content)
+    }
+
+    /// A pod as its node gets it; `None`: the node has no such pod.
+    pub(super) fn content(&self, uid: &PodUid, node: &str) -> Option<&Content> {
+        self.all.get(uid).filter(|pod| *pod.node == *node).map(|pod| &pod.content)
+    }
+
+    /// The pods of a node.
+    pub(super) fn of_node(&self, node: &str) -> impl Iterator<Item = &PodUid> {
+        self.nodes.get(node).into_iter().flatten()
+    }
+
+    /// The functions that have pods on a node.
+    pub(super) fn functions_on(&self, node: &str) -> BTreeSet<&FunctionId> {
+        self.of_node(node).filter_map(|uid| self.all.get(uid)).map(|pod| &pod.function).collect()
+    }
+
+    /// The nodes that have pods of a function.
+    pub(super) fn nodes_of(&self, id: &FunctionId) -> impl Iterator<Item = &Arc<str>> {
+        self.functions.get(id).into_iter().flat_map(BTreeMap::keys)
+    }
+
+    /// Whether a node has pods of a function.
+    pub(super) fn is_on(&self, id: &FunctionId, node: &str) -> bool {
+        self.functions.get(id).is_some_and(|nodes| nodes.contains_key(node))
+    }
+}
