@@ -87,7 +87,9 @@ kubernetes-down: ## End the Kubernetes of `make kubernetes`.
 	@"$(KUBERNETES)/cluster" down
 
 test-kubernetes: kubernetes-programs ## Test on a Kubernetes of two nodes, as root, and write kubernetes/REPORT.md.
-	@$(WITH_GO) PROGRAMS="$(KUBERNETES)" REPORT="$(CURDIR)/kubernetes/REPORT.md" go test -C kubernetes/cluster -count=1 -timeout=15m -v ./...
+	@CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static" \
+	  $(CARGO) build --release --target x86_64-unknown-linux-gnu -p leno-cni
+	@$(WITH_GO) PROGRAMS="$(KUBERNETES)" LENO_CNI="$(CURDIR)/target/x86_64-unknown-linux-gnu/release/leno-cni" REPORT="$(CURDIR)/kubernetes/REPORT.md" go test -C kubernetes/cluster -count=1 -timeout=15m -v ./...
 
 book: ## Build the book (docs/) into target/book; mdBook is built from source the first time.
 	@"$$(CARGO=$(CARGO) scripts/mdbook.sh)" build book
