@@ -1,5 +1,6 @@
 //! Checked configuration of a whole mesh, and the configuration of each function.
 
+mod authorization;
 mod callees;
 mod faults;
 mod routes;
@@ -19,7 +20,7 @@ use crate::translation::TranslationRow;
 use leno_files::FileAccess;
 use leno_model::{
     AppProtocol, ChainLink, Engine, Expose, FunctionConfig, FunctionId, JwksFetch, MeshConfig, ModuleHash,
-    NamespaceBounds, Plan, PodMode, Revisions, Run, Scale, VerificationKey,
+    NamespaceBounds, Plan, Revisions, Run, Scale, VerificationKey,
 };
 use leno_policy::spec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -134,11 +135,6 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// Whether its pods allow requests if no policy says otherwise.
-    pub(crate) fn has_permissive_pods(&self) -> bool {
-        matches!(&self.run, Run::Pods(pods) if pods.mode == PodMode::Permissive)
-    }
-
     /// The run of each declared revision, with its name and its place, or else the function's own.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (Option<&str>, &Run, &Problem)> {
         let own = self.plan.declared.is_empty().then_some((None, &self.run, &self.place));
@@ -462,35 +458,6 @@ impl Snapshot {
 
     fn authorizers<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a Authorizer> {
         self.applied(function).flat_map(|policy| &policy.authorizers)
-    }
-
-    /// The rules of all policies. Permissive pods without an allow rule that is in force have one
-    /// that allows every request.
-    fn authorization(&self, id: &FunctionId, function: &Function) -> Vec<spec::AuthorizationRule> {
-        let rules = self.applied(function).flat_map(|policy| &policy.authorization);
-        let allow = self.is_permissive(function).then(|| spec::AuthorizationRule {
-            name: id.permissive_rule(),
-            action: spec::Action::Allow,
-            from: Vec::new(),
-            to: Vec::new(),
-            when: Vec::new(),
-            audit: false,
-        });
-        rules.cloned().chain(allow).collect()
-    }
-
-    /// Whether the function's pods are permissive, and no rule or audit decides what they allow.
-    fn is_permissive(&self, function: &Function) -> bool {
-        let mut rules = self.applied(function).flat_map(|policy| &policy.authorization);
-        let allows = |rule: &spec::AuthorizationRule| rule.action == spec::Action::Allow && !rule.audit;
-        function.has_permissive_pods() && !self.audits_default(function) && !rules.any(allows)
-    }
-
-    /// Whether requests that no rule allows enter: all policies that authorize are audited, and
-    /// there is at least one.
-    pub(crate) fn audits_default(&self, function: &Function) -> bool {
-        let mut authorizing = self.applied(function).filter(|policy| policy.authorizes).peekable();
-        authorizing.peek().is_some() && authorizing.all(|policy| policy.audit)
     }
 
     /// The function's chain, without callees that its translated policies forbid.

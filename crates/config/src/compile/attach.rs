@@ -195,7 +195,7 @@ fn selected(
         let fix =
             "labels are compared as they are written, in the namespaces of `namespaces` (without it: the policy's own)";
         let selector = scope.field("selector");
-        if selector.origin() == Origin::Request && wanted != own {
+        if context.kubernetes || selector.origin() == Origin::Request && wanted != own {
             selector.doubt(context.doubts, "no function has these labels", fix);
         } else {
             selector.problem("no function has these labels", fix);

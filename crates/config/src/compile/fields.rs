@@ -64,8 +64,8 @@ pub(super) fn parsed(namespace: &str, text: &str) -> Option<FunctionId> {
 }
 
 /// A function, a job or an External document by `name` (in this namespace) or `namespace/name`. It
-/// must exist, unless it is [another tenant's](is_of_another_tenant): calls to a missing one are
-/// refused, and no certificate has its identity.
+/// must exist, unless it is [another tenant's](is_of_another_tenant) or functions are pods, which come
+/// and go: calls to a missing one are refused, and no certificate has its identity.
 pub(super) fn function(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, text: &str) -> Option<FunctionId> {
     named(context, scope, (namespace, None), text)
 }
@@ -82,11 +82,14 @@ fn named(
     text: &str,
 ) -> Option<FunctionId> {
     let id = written(scope, namespace, text)?;
-    if !is_of_another_tenant(scope, namespace, &id) || context.incomplete {
+    if !context.kubernetes && (!is_of_another_tenant(scope, namespace, &id) || context.incomplete) {
         return existing(context, scope, (namespace, caller), id);
     }
-    if !context.all().any(|names| names.contains_key(&id)) {
-        let message = format!("there is no function `{id}`: calls to it are refused, and none come from it");
+    if !context.has(&id) {
+        let message = match context.kubernetes {
+            true => format!("there is no function `{id}`: it has no pods, or they are not in the mesh"),
+            false => format!("there is no function `{id}`: calls to it are refused, and none come from it"),
+        };
         scope.doubt(context.doubts, message, similar(context, scope, (namespace, caller), &id));
     }
     Some(id)
@@ -118,10 +121,13 @@ fn existing(
     (namespace, caller): (&str, Option<&FunctionId>),
     id: FunctionId,
 ) -> Option<FunctionId> {
-    if context.all().any(|names| names.contains_key(&id)) {
+    if context.has(&id) {
         return Some(id);
     }
-    if !context.incomplete {
+    if context.kubernetes {
+        let message = format!("there is no function `{id}`: the policy does not apply to it yet");
+        scope.doubt(context.doubts, message, similar(context, scope, (namespace, caller), &id));
+    } else if !context.incomplete {
         scope.problem(format!("there is no function `{id}`"), similar(context, scope, (namespace, caller), &id));
     }
     None
@@ -162,6 +168,9 @@ fn similar(
     let names = all().filter(|id| id.namespace == wrong.namespace).map(|id| id.name.as_str());
     if let Some(name) = nearest(&wrong.name, &names.collect::<Vec<_>>()) {
         return format!("did you mean `{}/{name}`?", wrong.namespace);
+    }
+    if context.kubernetes {
+        return "label its namespace or its pods `leno.dev/mesh: enabled`, or name a function that exists".to_owned();
     }
     format!("add a Function document, or name one that exists (`name` alone means `{namespace}/name`)")
 }

@@ -58,6 +58,8 @@ pub(super) fn function(
         fields::millis(&timeouts.field("request"), timeout, Duration::default(), DAY);
         timeout.0
     });
+    // The mesh changes nothing about requests to pods unless a document says so.
+    let has_pods = spec.pods.is_some();
     let declared = revisions::declared(context, &scope, id, spec);
     let mut plan = rollout::plan(&scope, id, spec);
     let largest = plan.traffic.iter().rev().max_by_key(|target| target.percent).and_then(|most| most.name.clone());
@@ -83,8 +85,8 @@ pub(super) fn function(
         concurrency,
         queue: scale::queue(&scope.field("queue"), spec.queue),
         scale,
-        timeout: timeout.unwrap_or(mesh.limits.request_timeout),
-        as_received: spec.paths.as_received(),
+        timeout: timeout.unwrap_or(if has_pods { Default::default() } else { mesh.limits.request_timeout }),
+        as_received: spec.paths.as_received() || has_pods,
         plan,
         chain: None,
         policies: Vec::new(),

@@ -231,6 +231,10 @@ impl Context<'_> {
         [self.functions, self.jobs, self.externals].into_iter()
     }
 
+    fn has(&self, id: &FunctionId) -> bool {
+        self.all().any(|names| names.contains_key(id))
+    }
+
     /// The identity of a function or job.
     fn identity(&self, id: &FunctionId) -> SpiffeId {
         let account = self.accounts.get(id).and_then(|pods| pods.identity(self.trust_domain, &id.namespace).ok());

@@ -81,6 +81,12 @@ pub(super) fn pods(context: &Context<'_>, spec: &Scope<'_>, id: &FunctionId, pod
     pods.clone()
 }
 
+/// An identity that no function and no service account has. It stands for a function that does not
+/// exist.
+pub(super) fn identity_of_none(context: &Context<'_>, id: &FunctionId) -> String {
+    format!("spiffe://{}/ns/{}/function/{}", context.trust_domain, id.namespace, id.name)
+}
+
 /// Reports rules that name callers whose service account other functions have too: a rule means all
 /// functions of the account. If the callee's pods enforce their policies, the rule is refused.
 pub(super) fn shared_accounts(

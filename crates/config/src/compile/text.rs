@@ -2,7 +2,7 @@
 
 use super::Context;
 use super::forms::Form;
-use super::{fields, regex};
+use super::{fields, pods, regex};
 use crate::document::{RequestPrincipal, TextMatch};
 use crate::host;
 use crate::problem::Scope;
@@ -113,6 +113,10 @@ pub(super) fn identity(context: &Context<'_>, scope: &Scope<'_>, namespace: &str
         } else {
             scope.problem(message, fix);
         }
+    }
+    if context.kubernetes && !context.has(&id) {
+        // The account of that name may be another function's.
+        return Some(StringMatch::Exact(pods::identity_of_none(context, &id)));
     }
     Some(StringMatch::Exact(context.identity(&id).to_string()))
 }

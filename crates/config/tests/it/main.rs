@@ -7,6 +7,7 @@ mod hostile;
 mod inline;
 mod jwks;
 mod mistakes;
+mod pods;
 mod refused;
 mod routes;
 mod schema;

@@ -147,7 +147,7 @@ impl<'a> Mesh<'a> {
             self.shadowed(&scope, index, number, rule);
             self.unauthenticated(&scope, index, rule);
             self.callers(&scope, index, rule);
-            if self.found.borrow().len() == before && !self.is_about_pods(index) {
+            if self.found.borrow().len() == before && !self.documents.kubernetes {
                 self.unreachable(&scope, index, rule);
             }
         }
@@ -210,11 +210,6 @@ impl<'a> Mesh<'a> {
         }
     }
 
-    /// Whether the policy is for pods, which any pod can call without a list of callees.
-    fn is_about_pods(&self, index: usize) -> bool {
-        self.of_policy[index].iter().any(|(_, function)| matches!(function.run, Run::Pods(_)))
-    }
-
     fn identity_of(&self, id: &FunctionId) -> SpiffeId {
         let own = || SpiffeId::of_function(self.trust_domain, id);
         self.functions.get(id).map_or_else(own, |function| function.run.identity(self.trust_domain, id))
@@ -222,18 +217,6 @@ impl<'a> Mesh<'a> {
 
     fn rules<'s>(&'s self, function: &'s Function) -> impl Iterator<Item = &'s AuthorizationRule> {
         function.policies.iter().flat_map(|index| &self.policies[*index].authorization)
-    }
-
-    /// Whether requests that no rule allows enter: by audits, or by the permissive mode of pods.
-    fn admits_by_default(&self, function: &Function) -> bool {
-        let allows = |rule: &AuthorizationRule| rule.action == Action::Allow && !rule.audit;
-        self.audits_default(function) || function.has_permissive_pods() && !self.rules(function).any(allows)
-    }
-
-    fn audits_default(&self, function: &Function) -> bool {
-        let mut authorizing =
-            function.policies.iter().map(|index| &self.policies[*index]).filter(|one| one.authorizes).peekable();
-        authorizing.peek().is_some() && authorizing.all(|policy| policy.audit)
     }
 
     fn authenticates(&self, function: &Function) -> bool {
@@ -355,8 +338,9 @@ impl<'a> Mesh<'a> {
     /// Callers that cannot call, and identities that no function has.
     fn callers(&self, scope: &Scope<'_>, index: usize, rule: &AuthorizationRule) {
         let from = scope.field("from");
-        let is_about_pods = self.is_about_pods(index);
-        if rule.action == Action::Allow && rule.from.len() > 1 && !is_about_pods {
+        // Pods call without lists of callees.
+        let lists_callees = !self.documents.kubernetes;
+        if rule.action == Action::Allow && rule.from.len() > 1 && lists_callees {
             self.sources(&from, index, rule);
         }
         for (number, source) in rule.from.iter().enumerate() {
@@ -375,7 +359,7 @@ impl<'a> Mesh<'a> {
             }
             let identities = element.field("identities");
             for (position, identity) in source.identities.any.iter().enumerate() {
-                if rule.action == Action::Allow && !is_about_pods {
+                if rule.action == Action::Allow && lists_callees {
                     self.caller(&identities.element(position), index, identity);
                 }
             }
@@ -400,7 +384,7 @@ impl<'a> Mesh<'a> {
                 .iter()
                 .any(|caller| labelled.identities.binary_search(&self.identity_of(caller).to_string()).is_ok())
         };
-        if action == Action::Allow && !self.is_about_pods(index) && !functions.iter().any(calls) {
+        if action == Action::Allow && !self.documents.kubernetes && !functions.iter().any(calls) {
             let callees = some(functions.iter().map(|(id, _)| *id));
             let message = format!("no function with {} calls {callees}", labelled.selector);
             scope.problem(message, "add it to the `callees` of one: without that its calls are refused there");

@@ -55,6 +55,18 @@ impl<'m> Mesh<'m> {
         callers.chain(itself).chain(routed).chain(function.expose.iter().map(Caller::Gateway))
     }
 
+    /// Whether requests that no rule allows enter: by audits, or by the permissive mode of pods.
+    fn admits_by_default(&self, function: &Function) -> bool {
+        let allows = |rule: &AuthorizationRule| rule.action == Action::Allow && !rule.audit;
+        self.audits_default(function) || function.has_permissive_pods() && !self.rules(function).any(allows)
+    }
+
+    fn audits_default(&self, function: &Function) -> bool {
+        let mut authorizing =
+            function.policies.iter().map(|index| &self.policies[*index]).filter(|one| one.authorizes).peekable();
+        authorizing.peek().is_some() && authorizing.all(|policy| policy.audit)
+    }
+
     /// Whether some rule may admit a caller, as far as the budget allows to decide.
     pub(super) fn admits(&self, id: &FunctionId, function: &Function, caller: Caller<'_>) -> bool {
         let mut allowing = self.rules(function).filter(|rule| rule.action == Action::Allow && !rule.audit);
