@@ -14,8 +14,8 @@ pub enum ConflistError {
     /// The file cannot be read, perhaps because another program is about to write it.
     #[error("it cannot be decoded: {0}")]
     Decode(#[from] serde_json::Error),
-    /// The list has no plug-in after which the entry could stand. Runtimes skip such a file.
-    #[error("`plugins` is empty")]
+    /// The file has no plug-in after which the entry could stand. Runtimes skip an empty list.
+    #[error("it has no plug-in that makes a network")]
     Empty,
     /// Runtimes pass no result from plug-in to plug-in.
     #[error("`cniVersion` is `{0}`, which has no chains; leno-cni knows {known}", known = VERSIONS.join(", "))]
@@ -115,6 +115,9 @@ pub fn without_entry(text: &str) -> Result<Option<String>, ConflistError> {
 /// A list that has the single plug-in of a `.conf` file, and Leno's entry after it.
 pub fn list_of(text: &str, entry: &str) -> Result<String, ConflistError> {
     let single: Single = serde_json::from_str(text)?;
+    if single.kind.as_deref() == Some(crate::NAME) {
+        return Err(ConflistError::Empty);
+    }
     check_version(single.version.as_deref(), &[])?;
     // Neither can fail: they are strings.
     let version = serde_json::to_string(&single.version)?;
@@ -204,6 +207,7 @@ mod tests {
             Err(ConflistError::Version(_))
         ));
         assert!(matches!(list_of(r#"{"type":"bridge"}"#, ENTRY), Err(ConflistError::Version(_))));
+        assert!(matches!(list_of(ENTRY, ENTRY), Err(ConflistError::Empty)));
     }
 
     #[test]
