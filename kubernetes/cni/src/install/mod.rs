@@ -8,6 +8,7 @@ mod conflist;
 mod file;
 mod watch;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 pub use conflist::{ConflistError, list_of, single_of, with_entry, without_entry};
@@ -61,6 +62,17 @@ pub enum InstallError {
     /// The options of the entry are wrong.
     #[error("{0}")]
     Options(String),
+    /// The installer cannot wait for changes of folders or for signals.
+    #[error("cannot watch {subject}: {reason}")]
+    Watch {
+        /// Folders or signals.
+        subject: &'static str,
+        /// The system's error.
+        reason: std::io::Error,
+    },
+    /// No network configuration has the entry.
+    #[error("no file in {} has an entry of leno-cni", .0.display())]
+    NotInstalled(PathBuf),
 }
 
 /// An error of one file.
@@ -145,17 +157,18 @@ impl Installer {
         Ok(Installed::In { file: chosen, changed })
     }
 
-    /// Checks that program and entry are in place, without changing anything.
-    pub fn check(&self) -> Result<Option<PathBuf>, InstallError> {
+    /// Checks that program and entry are in place, without changing anything. Returns the file with
+    /// the entry.
+    pub fn check(&self) -> Result<PathBuf, InstallError> {
         let target = self.installed_program();
         target.metadata().map_err(of(&target))?;
         for path in self.configurations()? {
             let (text, _) = file::read(&path).map_err(of(&path))?;
             if ending(&path) == "conflist" && without_entry(&text).map_err(of(&path))?.is_some() {
-                return Ok(Some(path));
+                return Ok(path);
             }
         }
-        Ok(None)
+        Err(InstallError::NotInstalled(self.configuration_folder.clone()))
     }
 
     /// Removes the entry from all files, and then the program.
@@ -203,7 +216,6 @@ fn add(path: &Path, entry: &str) -> Result<(PathBuf, bool), InstallError> {
         let changed = file::edit(path, |text| with_entry(text, entry).map_err(FileError::from)).map_err(of(path))?;
         return Ok((path.to_owned(), changed));
     }
-    use std::os::unix::fs::MetadataExt;
     let list = list_path(path);
     let (mut text, metadata) = file::read(path).map_err(of(path))?;
     loop {
@@ -233,7 +245,6 @@ fn add(path: &Path, entry: &str) -> Result<(PathBuf, bool), InstallError> {
 /// Takes the entry out of a list. A list that the installer made of a single plug-in becomes that
 /// plug-in again.
 fn take_out(path: &Path) -> Result<(), InstallError> {
-    use std::os::unix::fs::MetadataExt;
     file::edit(path, |text| without_entry(text).map_err(FileError::from)).map_err(of(path))?;
     let single = path.with_extension("");
     if !matches!(ending(&single), "conf" | "json") {

@@ -1,6 +1,5 @@
 //! The installer as a process: installs, watches the folders, and stops at a signal.
 
-use std::fmt::Display;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -36,15 +35,13 @@ const CHANGES: WatchFlags = WatchFlags::CLOSE_WRITE
 /// that pods are captured while an upgrade replaces this process; or removes everything.
 pub fn run(installer: &Installer, remove: bool, mut log: impl Write) -> Result<(), InstallError> {
     installer.entry()?;
-    let failed = |what: &str, reason: &dyn Display| InstallError::Options(format!("cannot watch {what}: {reason}"));
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
     signals.add(Signal::SIGINT);
-    signals.thread_block().map_err(|error| failed("signals", &error))?;
+    signals.thread_block().map_err(failed("signals"))?;
     let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-    let signals = SignalFd::with_flags(&signals, flags).map_err(|error| failed("signals", &error))?;
-    let changes =
-        inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(|error| failed("folders", &error))?;
+    let signals = SignalFd::with_flags(&signals, flags).map_err(failed("signals"))?;
+    let changes = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(failed("folders"))?;
 
     let mut said = String::new();
     let mut pause = PAUSES.0;
@@ -87,6 +84,10 @@ pub fn run(installer: &Installer, remove: bool, mut log: impl Write) -> Result<(
     Ok(())
 }
 
+fn failed<E: Into<std::io::Error>>(subject: &'static str) -> impl Fn(E) -> InstallError {
+    move |reason| InstallError::Watch { subject, reason: reason.into() }
+}
+
 /// Waits until one of the descriptors is ready or the time is over. Returns whether the first one
 /// is ready.
 fn wait_for(descriptors: &[BorrowedFd<'_>], time: Duration) -> Result<bool, InstallError> {
@@ -95,7 +96,7 @@ fn wait_for(descriptors: &[BorrowedFd<'_>], time: Duration) -> Result<bool, Inst
     let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
     match poll(&mut polled, Some(&time)) {
         Ok(_) | Err(Errno::INTR) => Ok(polled.first().is_some_and(|first| first.revents().contains(PollFlags::IN))),
-        Err(error) => Err(InstallError::Options(format!("cannot wait for changes: {error}"))),
+        Err(error) => Err(failed("folders and signals")(error)),
     }
 }
 
