@@ -3,3 +3,5 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod index;
+pub mod review;

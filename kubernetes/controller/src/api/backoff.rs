@@ -5,8 +5,8 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Delays that double up to 30 s. Each is random within its upper half, so that clients that lost the
-/// API server together do not return together.
+/// Delays that double up to 30 s. Each is random within its upper half, so that clients that lost
+/// the API server together do not return together.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     next: Duration,

@@ -120,7 +120,7 @@ pub struct BrokenObject {
     pub key: ObjectKey,
     /// The path of the first field that is wrong; empty if it is not known.
     pub field: String,
-    /// The error, which says what would be right.
+    /// The error, and the form that would be right.
     pub message: String,
 }
 
@@ -142,8 +142,7 @@ pub enum Change<K> {
         /// The objects. If one occurs twice, the later one is newer.
         objects: Vec<K>,
         /// Objects that exist and could not be decoded. An earlier version stays in force. Without
-        /// one, a reader for which a missing object would permit something refuses what the object
-        /// may govern.
+        /// one, a reader whose objects forbid something has to act as if this one forbade all.
         broken: Vec<BrokenObject>,
     },
     /// An object is new or differs.

@@ -19,8 +19,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
-/// How long the API server is asked to keep a watch open; the watch then resumes. Each watch takes a
-/// random time from this range, so that not all of them resume at once.
+/// How long the API server is asked to keep a watch open; the watch then resumes. Each watch takes
+/// a random time from this range, so that not all of them resume at once.
 const WATCH_SECONDS: std::ops::Range<u32> = 240..290;
 /// How much longer a watch may be silent before its connection counts as lost.
 const GRACE: Duration = Duration::from_secs(10);
@@ -105,8 +105,8 @@ impl ApiServer {
         &self.client
     }
 
-    /// Watches objects until the future is dropped. `sink` takes each change, and `Replaced` first: as
-    /// an empty list while the kind is not defined.
+    /// Watches objects until the future is dropped. `sink` takes each change, and `Replaced` first:
+    /// as an empty list while the kind is not defined.
     pub async fn watch<K: Object>(
         &self,
         watch: &Watch,
@@ -180,8 +180,8 @@ impl End {
         }
     }
 
-    /// The end of a request for a streaming list. Servers that lack a part of streaming lists answer
-    /// 400, 422 or 500; a paged list then tells whether that was the reason.
+    /// The end of a request for a streaming list. Servers that lack a part of streaming lists
+    /// answer 400, 422 or 500; a paged list then tells whether that was the reason.
     fn of_initial(code: u16, message: String) -> Self {
         if matches!(code, 400 | 422 | 500 | 501) { Self::PagesOnly(message) } else { Self::of_code(code, message) }
     }
@@ -310,8 +310,8 @@ impl<K: Object, S: FnMut(Change<K>) + Send> Watcher<'_, K, S> {
 
     /// Lists as the beginning of a watch, and goes on with the watch.
     async fn list_stream(&mut self) -> Result<(), End> {
-        // Without a version the list is as new as the API server's store: after a restart the controller
-        // must not act on objects older than those it has acted on.
+        // Without a version the list is as new as the API server's store: after a restart the
+        // controller must not act on objects older than those it has acted on.
         let mut events = self.open("", true).await?;
         let (mut objects, mut broken) = (Vec::new(), Vec::new());
         let mut line = Vec::new();

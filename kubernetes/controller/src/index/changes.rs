@@ -1,0 +1,28 @@
+//! Changes of the index, for the control plane.
+
+use crate::index::workload::Workload;
+use leno_model::{FunctionId, Pod, PodUid};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The difference between two states of the index. The first is that to an empty one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Changes {
+    /// Pods that are new or differ, with their nodes. A pod comes before it has an address, because
+    /// its node captures it before it gets one.
+    pub put: Vec<(String, Pod)>,
+    /// Pods that are gone, have ended, or are no longer enrolled.
+    pub gone: Vec<PodUid>,
+    /// Workloads that are new or differ; `None`: no enrolled pod has the function any more.
+    pub workloads: BTreeMap<FunctionId, Option<Workload>>,
+    /// Nodes that are gone.
+    pub nodes_gone: Vec<String>,
+    /// All namespaces with `leno.dev/mode: enforced`, if the set has changed.
+    pub enforced: Option<BTreeSet<String>>,
+}
+
+impl Changes {
+    /// Whether nothing differs.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}

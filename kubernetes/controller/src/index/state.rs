@@ -1,0 +1,432 @@
+//! The index: a function of the objects there are, whatever the order in which they came.
+
+use crate::api::{Change, Object, ObjectKey};
+use crate::index::changes::Changes;
+use crate::index::labels::{MeshLabels, NamespaceObject};
+use crate::index::node::{Node, NodeObject};
+use crate::index::pod::{PodObject, Template};
+use crate::index::workload::Members;
+use leno_model::{FunctionId, Pod, PodMode, PodRefusal, PodUid};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use tracing::warn;
+
+/// A change of objects that the index reads.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Of namespaces.
+    Namespaces(Change<NamespaceObject>),
+    /// Of nodes.
+    Nodes(Change<NodeObject>),
+    /// Of pods.
+    Pods(Change<PodObject>),
+}
+
+/// Why a pod of an enrolled namespace, or with the label of enrolment, is not captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LeftAlone {
+    /// Its label excludes it.
+    Disabled,
+    /// It has the network of its node.
+    HostNetwork,
+    /// It can change its network, and its mode is `enforced`.
+    NetAdmin,
+    /// The scheduler has yet to choose its node.
+    NoNode,
+    /// It has no address yet. Its node knows it, and captures it as soon as it has a network.
+    NoAddress,
+    /// All its containers have ended.
+    Terminated,
+}
+
+impl fmt::Display for LeftAlone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Disabled => "label leno.dev/mesh is `disabled`",
+            Self::HostNetwork => "it has the network of its node (hostNetwork)",
+            Self::NetAdmin => "it can change its network (privileged, or a capability such as NET_ADMIN)",
+            Self::NoNode => "it has no node yet",
+            Self::NoAddress => "it has no address yet",
+            Self::Terminated => "its containers have ended",
+        })
+    }
+}
+
+/// The part of a cluster that the controller keeps. Pods that are not enrolled are kept too,
+/// because a label may enrol them at any time; those of a workload share all but their names and
+/// addresses.
+#[derive(Debug, Default)]
+pub struct Index {
+    namespaces: BTreeMap<String, Namespace>,
+    nodes: BTreeMap<String, Node>,
+    members: HashMap<FunctionId, Members>,
+    shared: Shared,
+    /// Kinds of which all objects have come.
+    complete: Complete,
+    pods: BTreeMap<PodUid, Option<(Arc<str>, Pod)>>,
+    dirty: HashSet<FunctionId>,
+    nodes_gone: BTreeSet<String>,
+    enforced: Option<BTreeSet<String>>,
+}
+
+#[derive(Debug, Default)]
+struct Complete {
+    namespaces: bool,
+    nodes: bool,
+    pods: bool,
+}
+
+/// Values that many pods have in common.
+#[derive(Debug, Default)]
+struct Shared {
+    templates: HashSet<Arc<Template>>,
+    nodes: HashSet<Arc<str>>,
+}
+
+#[derive(Debug, Default)]
+struct Namespace {
+    /// `None`: the namespace is not there, or has not come yet.
+    labels: Option<MeshLabels>,
+    pods: HashMap<Box<str>, Entry>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    uid: PodUid,
+    template: Arc<Template>,
+    node: Option<Arc<str>>,
+    addresses: Box<[IpAddr]>,
+    terminated: bool,
+}
+
+impl Entry {
+    /// The mode, if the pod is enrolled and has not ended.
+    fn mode(&self, namespace: MeshLabels) -> Option<PodMode> {
+        let mesh = self.template.mesh;
+        (!self.terminated && mesh.enrols(namespace)).then(|| mesh.mode(namespace))
+    }
+
+    fn refusal(&self, mode: PodMode) -> Option<PodRefusal> {
+        if self.template.host_network {
+            Some(PodRefusal::HostNetwork)
+        } else {
+            (self.template.net_admin && mode == PodMode::Enforced).then_some(PodRefusal::NetAdmin)
+        }
+    }
+
+    /// The pod as its node needs it, if it is enrolled and has a node.
+    fn pod(&self, name: &str, namespace: MeshLabels) -> Option<(Arc<str>, Pod)> {
+        let mode = self.mode(namespace)?;
+        let pod = Pod {
+            uid: self.uid.clone(),
+            namespace: self.template.function.namespace.clone(),
+            name: name.to_owned(),
+            function: self.template.function.clone(),
+            addresses: self.addresses.to_vec(),
+            mode,
+            ports: self.template.ports.clone(),
+            probes: self.template.probes.clone(),
+            refused: self.refusal(mode),
+        };
+        Some((self.node.clone()?, pod))
+    }
+
+    fn left_alone(&self, namespace: MeshLabels) -> Option<LeftAlone> {
+        if self.template.mesh.mesh == Some(false) {
+            return (namespace.mesh == Some(true)).then_some(LeftAlone::Disabled);
+        }
+        if self.terminated {
+            return self.template.mesh.enrols(namespace).then_some(LeftAlone::Terminated);
+        }
+        match self.refusal(self.mode(namespace)?) {
+            Some(PodRefusal::HostNetwork) => Some(LeftAlone::HostNetwork),
+            Some(PodRefusal::NetAdmin) => Some(LeftAlone::NetAdmin),
+            None if self.node.is_none() => Some(LeftAlone::NoNode),
+            None => self.addresses.is_empty().then_some(LeftAlone::NoAddress),
+        }
+    }
+}
+
+impl Shared {
+    fn template(&mut self, template: Template) -> Arc<Template> {
+        match self.templates.get(&template) {
+            Some(known) => known.clone(),
+            None => {
+                let template = Arc::new(template);
+                self.templates.insert(template.clone());
+                template
+            }
+        }
+    }
+
+    fn node(&mut self, name: &str) -> Arc<str> {
+        match self.nodes.get(name) {
+            Some(known) => known.clone(),
+            None => {
+                let name: Arc<str> = name.into();
+                self.nodes.insert(name.clone());
+                name
+            }
+        }
+    }
+
+    /// Forgets the values of a pod that no other pod has.
+    fn release(&mut self, entry: Entry) {
+        let Entry { template, node, .. } = entry;
+        // The set holds one of the two.
+        if Arc::strong_count(&template) == 2 {
+            self.templates.remove(&template);
+        }
+        if let Some(node) = node.filter(|node| Arc::strong_count(node) == 2) {
+            self.nodes.remove(&node);
+        }
+    }
+}
+
+impl Index {
+    /// Takes a change.
+    pub fn apply(&mut self, event: Event) {
+        match event {
+            Event::Namespaces(change) => self.change_namespaces(change),
+            Event::Nodes(change) => self.change_nodes(change),
+            Event::Pods(change) => self.change_pods(change),
+        }
+    }
+
+    /// The changes since the last call; `None` until all objects have come, so that an index that
+    /// has only begun ends no capture.
+    pub fn take(&mut self) -> Option<Changes> {
+        let Complete { namespaces, nodes, pods } = self.complete;
+        if !(namespaces && nodes && pods) {
+            return None;
+        }
+        let mut changes = Changes {
+            nodes_gone: std::mem::take(&mut self.nodes_gone).into_iter().collect(),
+            enforced: self.enforced.take(),
+            ..Changes::default()
+        };
+        for (uid, pod) in std::mem::take(&mut self.pods) {
+            match pod {
+                Some((node, pod)) => changes.put.push((node.to_string(), pod)),
+                None => changes.gone.push(uid),
+            }
+        }
+        for function in std::mem::take(&mut self.dirty) {
+            let Some(members) = self.members.get_mut(&function) else { continue };
+            let changed = members.changed();
+            if members.is_empty() {
+                self.members.remove(&function);
+            }
+            if let Some(workload) = changed {
+                changes.workloads.insert(function, workload);
+            }
+        }
+        Some(changes)
+    }
+
+    /// Enrolled pods that are not captured, each with the reason.
+    pub fn left_alone(&self) -> impl Iterator<Item = (ObjectKey, LeftAlone)> {
+        self.namespaces.iter().flat_map(|(namespace, state)| {
+            let labels = state.labels.unwrap_or_default();
+            state.pods.iter().filter_map(move |(name, entry)| {
+                let key = || ObjectKey { namespace: namespace.clone(), name: name.to_string() };
+                entry.left_alone(labels).map(|reason| (key(), reason))
+            })
+        })
+    }
+
+    /// A node of the cluster.
+    pub fn node(&self, name: &str) -> Option<&Node> {
+        self.nodes.get(name)
+    }
+
+    /// How many pods there are, enrolled or not.
+    pub fn pods(&self) -> usize {
+        self.namespaces.values().map(|namespace| namespace.pods.len()).sum()
+    }
+
+    fn change_namespaces(&mut self, change: Change<NamespaceObject>) {
+        match change {
+            Change::Replaced { objects, broken } => {
+                let present: HashSet<&str> = objects
+                    .iter()
+                    .map(|object| object.metadata().name.as_str())
+                    .chain(broken.iter().map(|object| object.key.name.as_str()))
+                    .collect();
+                let there = self.namespaces.iter().filter(|(_, state)| state.labels.is_some());
+                let gone: Vec<String> =
+                    there.map(|(name, _)| name.clone()).filter(|name| !present.contains(name.as_str())).collect();
+                for name in gone {
+                    self.label_namespace(&name, None);
+                }
+                for object in objects {
+                    self.label_namespace(&object.metadata().name, Some(object.labels()));
+                }
+                self.complete.namespaces = true;
+            }
+            Change::Put(object) => self.label_namespace(&object.metadata().name, Some(object.labels())),
+            Change::Broken(_) => {}
+            Change::Gone(key) => self.label_namespace(&key.name, None),
+        }
+    }
+
+    fn label_namespace(&mut self, name: &str, labels: Option<MeshLabels>) {
+        let namespace = self.namespaces.entry(name.to_owned()).or_default();
+        let before = std::mem::replace(&mut namespace.labels, labels);
+        let (old, new) = (before.unwrap_or_default(), labels.unwrap_or_default());
+        if old != new {
+            for (pod, entry) in &namespace.pods {
+                change(
+                    &mut self.members,
+                    &mut self.dirty,
+                    &mut self.pods,
+                    pod,
+                    (Some((entry, old)), Some((entry, new))),
+                );
+            }
+        }
+        if labels.is_none() && namespace.pods.is_empty() {
+            self.namespaces.remove(name);
+        }
+        if old.enforced != new.enforced {
+            let enforced = |(name, state): (&String, &Namespace)| state.labels?.enforced.then(|| name.clone());
+            self.enforced = Some(self.namespaces.iter().filter_map(enforced).collect());
+        }
+    }
+
+    fn change_nodes(&mut self, change: Change<NodeObject>) {
+        match change {
+            Change::Replaced { objects, broken } => {
+                let mut gone = std::mem::take(&mut self.nodes);
+                for object in broken {
+                    if let Some(node) = gone.remove(&object.key.name) {
+                        self.nodes.insert(object.key.name, node);
+                    }
+                }
+                for object in objects {
+                    gone.remove(&object.metadata().name);
+                    self.put_node(&object);
+                }
+                self.nodes_gone.extend(gone.into_keys());
+                self.complete.nodes = true;
+            }
+            Change::Put(object) => self.put_node(&object),
+            Change::Broken(_) => {}
+            Change::Gone(key) => {
+                if self.nodes.remove(&key.name).is_some() {
+                    self.nodes_gone.insert(key.name);
+                }
+            }
+        }
+    }
+
+    fn put_node(&mut self, object: &NodeObject) {
+        let name = &object.metadata().name;
+        self.nodes_gone.remove(name);
+        self.nodes.insert(name.clone(), object.node());
+    }
+
+    fn change_pods(&mut self, change: Change<PodObject>) {
+        match change {
+            Change::Replaced { objects, broken } => {
+                let present: HashSet<ObjectKey> = objects
+                    .iter()
+                    .map(|object| object.metadata().key())
+                    .chain(broken.into_iter().map(|object| object.key))
+                    .collect();
+                let keys = self.namespaces.iter().flat_map(|(namespace, state)| {
+                    state.pods.keys().map(|name| ObjectKey { namespace: namespace.clone(), name: name.to_string() })
+                });
+                let gone: Vec<ObjectKey> = keys.filter(|key| !present.contains(key)).collect();
+                for key in gone {
+                    self.replace_pod(&key, None);
+                }
+                for object in objects {
+                    self.put_pod(&object);
+                }
+                self.complete.pods = true;
+            }
+            Change::Put(object) => self.put_pod(&object),
+            Change::Broken(_) => {}
+            Change::Gone(key) => self.replace_pod(&key, None),
+        }
+    }
+
+    fn put_pod(&mut self, object: &PodObject) {
+        let key = object.metadata().key();
+        let (Some(uid), Some(template)) = (object.uid(), object.template()) else {
+            warn!(
+                "Pod {key}: its UID or its namespace has a form that Kubernetes does not allow; it is left as it was"
+            );
+            return;
+        };
+        let entry = Entry {
+            uid,
+            template: self.shared.template(template),
+            node: object.node().map(|name| self.shared.node(name)),
+            addresses: object.addresses().collect(),
+            terminated: object.terminated(),
+        };
+        self.replace_pod(&key, Some(entry));
+    }
+
+    fn replace_pod(&mut self, key: &ObjectKey, entry: Option<Entry>) {
+        let namespace = self.namespaces.entry(key.namespace.clone()).or_default();
+        let labels = namespace.labels.unwrap_or_default();
+        let before = match &entry {
+            Some(entry) => namespace.pods.insert(key.name.as_str().into(), entry.clone()),
+            None => namespace.pods.remove(key.name.as_str()),
+        };
+        let step = (before.as_ref().map(|entry| (entry, labels)), entry.as_ref().map(|entry| (entry, labels)));
+        change(&mut self.members, &mut self.dirty, &mut self.pods, &key.name, step);
+        if namespace.labels.is_none() && namespace.pods.is_empty() {
+            self.namespaces.remove(&key.namespace);
+        }
+        drop(entry);
+        if let Some(before) = before {
+            self.shared.release(before);
+        }
+    }
+}
+
+type Standing<'a> = Option<(&'a Entry, MeshLabels)>;
+
+/// Notes the step of a pod from one standing to the next.
+fn change(
+    members: &mut HashMap<FunctionId, Members>,
+    dirty: &mut HashSet<FunctionId>,
+    pods: &mut BTreeMap<PodUid, Option<(Arc<str>, Pod)>>,
+    name: &str,
+    (before, after): (Standing<'_>, Standing<'_>),
+) {
+    let member = |standing: Standing<'_>| {
+        let (entry, namespace) = standing?;
+        Some((entry.template.clone(), entry.mode(namespace)?))
+    };
+    let (was, is) = (member(before), member(after));
+    if was != is {
+        if let Some((template, mode)) = was {
+            members.entry(template.function.clone()).or_default().remove(&template, mode);
+            dirty.insert(template.function.clone());
+        }
+        if let Some((template, mode)) = is {
+            members.entry(template.function.clone()).or_default().add(&template, mode);
+            dirty.insert(template.function.clone());
+        }
+    }
+    let pod = |standing: Standing<'_>| standing.and_then(|(entry, namespace)| entry.pod(name, namespace));
+    let (was, is) = (pod(before), pod(after));
+    if was != is {
+        if let Some((_, pod)) = was {
+            pods.insert(pod.uid, None);
+        }
+        if let Some((node, pod)) = is {
+            pods.insert(pod.uid.clone(), Some((node, pod)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
