@@ -4,6 +4,7 @@ use crate::agent_state::{AgentState, Role};
 use crate::channel;
 use crate::draining::ChildUpdate;
 use crate::node_state::from_node;
+use crate::platform_join::PlatformJoin;
 use crate::questions::Questions;
 use crate::signing::{SignFailure, sign};
 use crate::stream::{self, Connection, ParentProcess, Term};
@@ -21,7 +22,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, watch};
-use tonic::transport::Channel;
 
 /// Maximum number of updates that wait for the node to apply them. The control plane merges further
 /// changes.
@@ -42,6 +42,8 @@ pub struct Options {
     pub inbound: Option<SocketAddr>,
     /// Pauses between attempts to reach the control plane. The number of attempts is not limited.
     pub backoff: ExponentialBuilder,
+    /// How the node joins again when the control plane does not know it any more; `None`: not at all.
+    pub rejoin: Option<PlatformJoin>,
 }
 
 /// Reports the node's state to the control plane, and subscribes to resources. Clones share one
@@ -56,7 +58,6 @@ pub type Updates = mpsc::Receiver<Update>;
 struct Handle {
     shared: Arc<AgentState>,
     membership: Membership,
-    channel: Channel,
     connection: watch::Receiver<Connection>,
     term: watch::Receiver<Option<Term>>,
     /// `None`: a caller has taken them.
@@ -76,11 +77,11 @@ pub fn join(options: Options) -> Result<(Agent, Updates), TlsError> {
 /// The same for the child of a hot restart: until the parent hands over, the updates come from it.
 /// Then the agent opens the stream.
 pub fn join_after(options: Options, parent: Option<ParentProcess>) -> Result<(Agent, Updates), TlsError> {
-    let Options { control, membership, inbound, backoff } = options;
+    let Options { control, membership, inbound, backoff, rejoin } = options;
     let channel = channel::of_member(&control, &membership)?;
     let (outbox, outgoing) = mpsc::unbounded_channel();
     let role = Role { current: parent.is_none(), alone: parent.is_none() };
-    let shared = Arc::new(AgentState::new(outbox, role));
+    let shared = Arc::new(AgentState::new(outbox, role, channel));
     let (updates, queue) = mpsc::channel(QUEUE);
     let (state, connection) = watch::channel(Connection::Away { attempts: 0, reason: None });
     let (renewed, term) = watch::channel(None);
@@ -91,7 +92,8 @@ pub fn join_after(options: Options, parent: Option<ParentProcess>) -> Result<(Ag
     let session = stream::Session {
         shared: shared.clone(),
         membership: membership.clone(),
-        channel: channel.clone(),
+        control,
+        rejoin,
         inbound,
         backoff,
         outgoing,
@@ -107,8 +109,7 @@ pub fn join_after(options: Options, parent: Option<ParentProcess>) -> Result<(Ag
     };
     tokio::spawn(session.run());
     let questions = Mutex::new(Some(questions));
-    let handle =
-        Handle { shared, membership, channel, connection, term, questions, _alive: alive, yielding, passed_on };
+    let handle = Handle { shared, membership, connection, term, questions, _alive: alive, yielding, passed_on };
     Ok((Agent(Arc::new(handle)), queue))
 }
 
@@ -202,7 +203,7 @@ impl Agent {
     /// Has the control plane sign a certificate for an identity that this node hosts. `csr` is DER;
     /// the returned chain is DER, leaf first.
     pub async fn sign(&self, identity: &SpiffeId, csr: Vec<u8>) -> Result<Vec<CertificateDer<'static>>, SignFailure> {
-        sign(self.0.channel.clone(), identity, csr, false).await
+        sign(self.0.shared.channel(), identity, csr, false).await
     }
 
     /// Reports the certificates that the node presents, after saving the one for its next start.

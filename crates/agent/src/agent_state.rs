@@ -7,11 +7,13 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc, watch};
+use tonic::transport::Channel;
 
 /// State of one node's connection to the control plane.
 pub(crate) struct AgentState {
     state: Mutex<NodeState>,
     outbox: mpsc::UnboundedSender<Outgoing>,
+    channel: Mutex<Channel>,
     /// Notified when the node must renew certificates early.
     pub renewals: Notify,
     role: Mutex<Role>,
@@ -37,9 +39,9 @@ pub(crate) struct Outgoing {
 }
 
 impl AgentState {
-    pub(crate) fn new(outbox: mpsc::UnboundedSender<Outgoing>, role: Role) -> Self {
+    pub(crate) fn new(outbox: mpsc::UnboundedSender<Outgoing>, role: Role, channel: Channel) -> Self {
         let (state, renewals, machines, revocations) = Default::default();
-        Self { state, outbox, renewals, role: Mutex::new(role), machines, revocations }
+        Self { state, outbox, channel: Mutex::new(channel), renewals, role: Mutex::new(role), machines, revocations }
     }
 
     /// The lock is held only briefly. Nothing panics while holding it, so poisoning is ignored.
@@ -50,6 +52,16 @@ impl AgentState {
     /// Nothing panics while holding it either.
     pub(crate) fn role(&self) -> MutexGuard<'_, Role> {
         self.role.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connections to the control plane.
+    pub(crate) fn channel(&self) -> Channel {
+        self.channel.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Uses other connections from now on.
+    pub(crate) fn set_channel(&self, channel: Channel) {
+        *self.channel.lock().unwrap_or_else(PoisonError::into_inner) = channel;
     }
 
     /// Stores the addresses of the mesh's machines.

@@ -2,8 +2,8 @@
 
 use hyper_util::rt::TokioIo;
 use leno_identity::{
-    Membership, RootPin, SpiffeId, TlsError, TrustDomain, client_config, handshake_failure, joining_client_config,
-    server_name,
+    Membership, RootPin, SpiffeId, TlsError, TrustBundle, TrustDomain, client_config, handshake_failure,
+    joining_client_config, joining_client_config_with, server_name,
 };
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -38,6 +38,12 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(1500);
 pub fn joining(control: &[String], trust_domain: &TrustDomain, pin: RootPin) -> Result<Channel, TlsError> {
     let name = server_name(&SpiffeId::control(trust_domain)?)?;
     Ok(channel(control, joining_client_config(trust_domain, pin)?, name))
+}
+
+/// For a node that has no certificate yet, and knows the roots.
+pub(crate) fn joining_with(control: &[String], bundle: TrustBundle) -> Result<Channel, TlsError> {
+    let name = server_name(&SpiffeId::control(bundle.trust_domain())?)?;
+    Ok(channel(control, joining_client_config_with(bundle)?, name))
 }
 
 /// For a node. `control` is `host:port` of each control plane. Each connection presents the node's

@@ -2,7 +2,8 @@
 
 use crate::channel;
 use backon::{BackoffBuilder, ExponentialBuilder};
-use leno_identity::{CertificateDer, KeyRequest, Membership, SpiffeId, SvidStore, TrustBundle};
+use bytes::Bytes;
+use leno_identity::{CertificateDer, KeyRequest, Membership, SpiffeId, SvidStore, TrustBundle, TrustDomain};
 use leno_model::{Locality, MeshConfig};
 use leno_wire::v1::membership_client::MembershipClient;
 use leno_wire::{JoinToken, Resource, Subject, check_node_name, v1};
@@ -57,7 +58,10 @@ pub async fn enrol(options: &JoinOptions, backoff: ExponentialBuilder) -> Result
     let mut pauses = backoff.build();
     let answer = loop {
         // The same request each time: an answer may have been lost.
-        match ask(client.clone(), options, key.csr()).await {
+        let address = options.address.map(|address| address.to_string()).unwrap_or_default();
+        let secret = Bytes::copy_from_slice(token.secret());
+        let csr = key.csr().to_vec().into();
+        match ask(client.clone(), v1::JoinRequest { secret, name: name.clone(), csr, address }).await {
             Ok(answer) => break answer,
             Err(JoinFailure::Away(reason)) => {
                 let wait = pauses.next().unwrap_or(JOIN_TIMEOUT);
@@ -67,12 +71,20 @@ pub async fn enrol(options: &JoinOptions, backoff: ExponentialBuilder) -> Result
             Err(failure) => return Err(failure),
         }
     };
-    let unusable = |error: &dyn fmt::Display| JoinFailure::Answer(error.to_string());
+    let (bundle, chain) = certificates(trust_domain, answer)?;
+    let svids = SvidStore::new(bundle);
+    svids.install(key, chain).map_err(|error| JoinFailure::Answer(error.to_string()))?;
+    Membership::new(identity, trust_domain, svids).map_err(|error| JoinFailure::Answer(error.to_string()))
+}
+
+/// The roots and the chain in the answer to a join.
+pub(crate) fn certificates(
+    trust_domain: &TrustDomain,
+    answer: v1::JoinResponse,
+) -> Result<(TrustBundle, Vec<CertificateDer<'static>>), JoinFailure> {
     let roots = answer.roots.into_iter().map(|root| CertificateDer::from(root.to_vec()));
-    let svids = SvidStore::new(TrustBundle::new(trust_domain, roots).map_err(|error| unusable(&error))?);
-    let chain = answer.chain.into_iter().map(|der| CertificateDer::from(der.to_vec())).collect();
-    svids.install(key, chain).map_err(|error| unusable(&error))?;
-    Membership::new(identity, trust_domain, svids).map_err(|error| unusable(&error))
+    let bundle = TrustBundle::new(trust_domain, roots).map_err(|error| JoinFailure::Answer(error.to_string()))?;
+    Ok((bundle, answer.chain.into_iter().map(|der| CertificateDer::from(der.to_vec())).collect()))
 }
 
 /// Requests the settings of the mesh and the node's locality, which the node needs to start.
@@ -107,17 +119,12 @@ pub async fn settings(
     }
 }
 
-async fn ask(
+/// Asks once to join.
+pub(crate) async fn ask(
     mut client: MembershipClient<Channel>,
-    options: &JoinOptions,
-    csr: &[u8],
+    request: v1::JoinRequest,
 ) -> Result<v1::JoinResponse, JoinFailure> {
-    let mut request = Request::new(v1::JoinRequest {
-        secret: options.token.secret().to_vec().into(),
-        name: options.name.clone(),
-        csr: csr.to_vec().into(),
-        address: options.address.map(|address| address.to_string()).unwrap_or_default(),
-    });
+    let mut request = Request::new(request);
     request.set_timeout(JOIN_TIMEOUT);
     let answer = client.join(request).await.map_err(|status| match channel::is_away(&status) {
         true => JoinFailure::Away(channel::reason(&status)),

@@ -4,6 +4,7 @@ use crate::agent_state::{AgentState, Outgoing};
 use crate::channel;
 use crate::draining::{self, ChildUpdate, DrainingProcess};
 use crate::node_state::from_node;
+use crate::platform_join::PlatformJoin;
 use crate::questions::PendingQuestion;
 use crate::signing::sign;
 use crate::update::{Change, PARENT_STREAM, Update};
@@ -25,7 +26,6 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Channel;
 use tonic::{Code, Request, Status, Streaming};
 
 /// Maximum number of messages that wait to be sent to the control plane.
@@ -90,7 +90,8 @@ pub enum ParentEvent {
 pub(crate) struct Session {
     pub shared: Arc<AgentState>,
     pub membership: Membership,
-    pub channel: Channel,
+    pub control: Vec<String>,
+    pub rejoin: Option<PlatformJoin>,
     pub inbound: Option<SocketAddr>,
     pub backoff: ExponentialBuilder,
     pub outgoing: mpsc::UnboundedReceiver<Outgoing>,
@@ -173,6 +174,28 @@ impl Session {
                 () = tokio::time::sleep(wait) => (),
                 _ = self.ended.recv() => return,
             }
+            self.rejoin(&status).await;
+        }
+    }
+
+    /// Joins again if the control plane does not know this node any more. The node keeps its
+    /// configuration meanwhile.
+    async fn rejoin(&self, status: &Status) {
+        let Some(join) = &self.rejoin else { return };
+        let is_unknown = matches!(status.code(), Code::PermissionDenied | Code::Unauthenticated);
+        if !is_unknown && !join.has_other_roots(&self.membership) {
+            return;
+        }
+        let joined = join.again(&self.membership).await;
+        let joined = joined.map_err(|failure| failure.to_string()).and_then(|()| {
+            // Connections from before show the earlier certificate.
+            let channel = channel::of_member(&self.control, &self.membership).map_err(|error| error.to_string())?;
+            self.shared.set_channel(channel);
+            Ok(())
+        });
+        match joined {
+            Ok(()) => tracing::info!("this node has joined again"),
+            Err(reason) => tracing::error!(reason, "this node cannot join again yet"),
         }
     }
 
@@ -300,7 +323,7 @@ impl Session {
         if to_control.try_send(hello).is_err() {
             return End::Failed(Status::internal("no capacity for a hello"));
         }
-        let mut client = DiscoveryClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE);
+        let mut client = DiscoveryClient::new(self.shared.channel()).max_decoding_message_size(MAX_MESSAGE);
         let request = Request::new(ReceiverStream::new(messages));
         let from_control = tokio::select! {
             response = client.deltas(request) => match response {
@@ -421,7 +444,7 @@ impl Session {
 
     /// Tries a certificate of the candidate authority, and reports the outcome on this stream.
     fn prove(&self, stream: u64, sequence: u64) {
-        let (shared, membership, channel) = (self.shared.clone(), self.membership.clone(), self.channel.clone());
+        let (shared, membership, channel) = (self.shared.clone(), self.membership.clone(), self.shared.channel());
         let role = *self.shared.role();
         tokio::spawn(async move {
             // The parent may lack the present roots, and no process sends them to it.

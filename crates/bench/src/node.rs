@@ -85,6 +85,7 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let join = Join {
         control: vec![address.to_string()],
         membership,
+        rejoin: None,
         advertised: None,
         gateway: true,
         listeners: leno_node::Listeners::default(),

@@ -3,6 +3,7 @@
 use crate::constraints::{UnknownConstraints, constraints_of};
 use aws_lc_rs::digest::{SHA256, digest};
 use leno_model::{BadSpiffeId, TrustDomain};
+use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use std::borrow::Cow;
 use std::fmt;
@@ -90,6 +91,12 @@ pub enum BundleError {
         /// Its constraints.
         reason: UnknownConstraints,
     },
+    /// The text is no PEM, or has no certificate.
+    #[error("{0}")]
+    Pem(String),
+    /// The root does not name its trust domain.
+    #[error("the first root has no SPIFFE ID, so it is not one of Leno's")]
+    Nameless,
     /// The trust domain's name.
     #[error(transparent)]
     TrustDomain(#[from] BadSpiffeId),
@@ -106,6 +113,28 @@ impl TrustBundle {
             bundle.add(index, der)?;
         }
         if bundle.roots.is_empty() { Err(BundleError::Empty(trust_domain.clone())) } else { Ok(bundle) }
+    }
+
+    /// The roots of a PEM text. The first one names the trust domain, by its own SPIFFE ID.
+    pub fn from_pem(text: &[u8]) -> Result<Self, BundleError> {
+        let roots: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+        let roots = roots.map_err(|error| BundleError::Pem(error.to_string()))?;
+        let first = roots.first().ok_or_else(|| BundleError::Pem("it has no certificate".to_owned()))?;
+        let (_, parsed) = X509Certificate::from_der(first).map_err(|_| BundleError::Malformed { index: 0 })?;
+        let names = parsed.subject_alternative_name().map_err(|_| BundleError::Malformed { index: 0 })?;
+        let mut names = names.iter().flat_map(|names| &names.value.general_names);
+        let own = names.find_map(|name| match name {
+            GeneralName::URI(uri) => uri.strip_prefix("spiffe://"),
+            _ => None,
+        });
+        let trust_domain = own.ok_or(BundleError::Nameless)?.parse()?;
+        Self::new(&trust_domain, roots)
+    }
+
+    /// The roots in PEM, as [`TrustBundle::from_pem`] reads them.
+    pub fn to_pem(&self) -> String {
+        let roots: Vec<_> = self.roots().map(|root| pem::Pem::new("CERTIFICATE", root.to_vec())).collect();
+        pem::encode_many(&roots)
     }
 
     /// The roots of both; the overlap of a rotation. `other` is of the same trust domain.

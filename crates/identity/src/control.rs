@@ -4,7 +4,7 @@
 //! to join: it verifies the control plane by the hash of its root certificate, which came with the
 //! join token.
 
-use crate::bundle::RootPin;
+use crate::bundle::{RootPin, TrustBundle};
 use crate::crypto::{PROVIDER, algorithms};
 use crate::store::{Slot, SvidStore};
 use crate::tls::{ALPN_H2, TlsError};
@@ -36,8 +36,17 @@ pub fn control_server_config(store: &Arc<SvidStore>, control: &SpiffeId) -> Resu
 /// For a joining node: shows no certificate, and accepts exactly the control plane of
 /// `trust_domain` whose root has this hash.
 pub fn joining_client_config(trust_domain: &TrustDomain, pin: RootPin) -> Result<Arc<ClientConfig>, TlsError> {
-    let expected = SpiffeId::control(trust_domain)?;
-    let verifier = Exactly { expected, roots: Roots::Pinned(pin, trust_domain.clone()), algorithms: algorithms() };
+    without_certificate(trust_domain, Roots::Pinned(pin, trust_domain.clone()))
+}
+
+/// The same for a joining node that knows the roots.
+pub fn joining_client_config_with(bundle: TrustBundle) -> Result<Arc<ClientConfig>, TlsError> {
+    let trust_domain = bundle.trust_domain().clone();
+    without_certificate(&trust_domain, Roots::Known(Arc::new(bundle)))
+}
+
+fn without_certificate(trust_domain: &TrustDomain, roots: Roots) -> Result<Arc<ClientConfig>, TlsError> {
+    let verifier = Exactly { expected: SpiffeId::control(trust_domain)?, roots, algorithms: algorithms() };
     let mut config = ClientConfig::builder_with_provider(PROVIDER.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()

@@ -43,7 +43,7 @@ pub use authority_file::{AuthorityFile, AuthorityFileError};
 pub use authority_key_id::AuthorityKeyId;
 pub use bundle::{BundleError, RootPin, TrustBundle};
 pub use constraints::UnknownConstraints;
-pub use control::{control_server_config, joining_client_config, peer_addresses};
+pub use control::{control_server_config, joining_client_config, joining_client_config_with, peer_addresses};
 pub use expiry::{Holder, chain_late_at, expires_in_words, late_at};
 pub use failure::{CertificateFault, certificate_fault, handshake_failure};
 pub use gateway::{ServerCertificate, ServerCertificates, gateway_server_config};

@@ -126,12 +126,15 @@ pub(crate) enum Roots {
     /// The one root with this pin, which the server shows at the end of its chain. For a joining
     /// node, which has no other roots.
     Pinned(RootPin, TrustDomain),
+    /// These roots. For a joining node that has them.
+    Known(Arc<TrustBundle>),
 }
 
 impl Roots {
     fn bundle(&self, shown: &[CertificateDer<'_>]) -> Result<Arc<TrustBundle>, PeerError> {
         match self {
             Self::OfStore(store) => Ok(store.bundle()),
+            Self::Known(bundle) => Ok(bundle.clone()),
             Self::Pinned(pin, trust_domain) => {
                 let root = shown.iter().find(|certificate| RootPin::of(certificate) == *pin);
                 let root = root.ok_or(PeerError::OtherRoot)?.clone().into_owned();

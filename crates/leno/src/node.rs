@@ -6,7 +6,7 @@ use crate::hot_restart::{self, ChildProcess, ChildStarter, Program, TransferredS
 use crate::signals::Stop;
 use crate::{Guards, harden, jails, notify, pulls, quantity, random, telemetry};
 use anyhow::{Context, Result, bail, ensure};
-use leno_agent::{BACKOFF, JoinOptions, enrol, follow, settings};
+use leno_agent::{BACKOFF, JoinOptions, PlatformJoin, enrol, follow, settings};
 use leno_api::alerts::AlertHistory;
 use leno_api::node::{self as admin, Address, Admin, Listener, PARENT_PID, ParentListener};
 use leno_api::upgrade::Pending;
@@ -43,8 +43,20 @@ pub(crate) struct Arguments {
     /// join.
     #[arg(long, value_name = "FILE", env = "LENO_JOIN_TOKEN_FILE")]
     join: Option<PathBuf>,
+    /// The node is one of Kubernetes: it hosts the functions of its pods, and no other instances.
+    #[arg(long, requires = "token_file")]
+    kubernetes: bool,
+    /// File with a credential of the platform, such as the token of a service account, with which
+    /// the node joins at each start, in place of a join token. It is read again when the node has to
+    /// join again.
+    #[arg(long, value_name = "FILE", requires = "ca", conflicts_with = "join")]
+    token_file: Option<PathBuf>,
+    /// File with the roots of the mesh, in PEM, by which a node with --token-file verifies the control
+    /// plane.
+    #[arg(long, value_name = "FILE", requires = "token_file")]
+    ca: Option<PathBuf>,
     /// Name of the node, with which it joins. Without it: the machine's host name.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", alias = "node-name")]
     name: Option<String>,
     /// Folder in which the node keeps its certificate and key, so that it needs no token when it
     /// starts again, and the volumes of functions.
@@ -130,7 +142,13 @@ impl Arguments {
             memory: self.offer_memory.unwrap_or(all.memory),
             instances: self.offer_instances.unwrap_or(all.instances),
         };
-        Ok((offer.instances > 0).then_some(offer))
+        Ok((offer.instances > 0 && !self.kubernetes).then_some(offer))
+    }
+
+    /// How the node joins with a credential of its platform; `None`: with a join token.
+    fn platform_join(&self) -> Result<Option<PlatformJoin>> {
+        let (Some(credential), Some(roots)) = (self.token_file.clone(), self.ca.clone()) else { return Ok(None) };
+        Ok(Some(PlatformJoin { control: self.control.clone(), name: self.name()?, credential, roots }))
     }
 
     fn name(&self) -> Result<String> {
@@ -225,6 +243,7 @@ async fn node(
     let join = Join {
         control: arguments.control.clone(),
         membership,
+        rejoin: arguments.platform_join()?,
         advertised: arguments.advertise,
         gateway,
         listeners,
@@ -342,8 +361,14 @@ async fn or<T>(ended: impl Future<Output = ()>, future: impl Future<Output = T>)
     }
 }
 
-/// The node's identity: the stored one, or else a new one, by the join token.
+/// The node's identity: the stored one, or else a new one, by the join token. One that a credential of
+/// the platform proves is new at each start, and not stored.
 async fn membership(arguments: &Arguments) -> Result<Membership> {
+    if let Some(join) = arguments.platform_join()? {
+        let membership = join.enrol(BACKOFF).await?;
+        tracing::info!("joined as {}", membership.identity());
+        return Ok(membership);
+    }
     let folder = &arguments.state;
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(0o700).create(folder).with_context(|| format!("cannot make {}", folder.display()))?;

@@ -192,6 +192,7 @@ async fn up(
     let join = Join {
         control: vec![control_address.to_string()],
         membership,
+        rejoin: None,
         advertised: None,
         gateway: true,
         listeners: leno_node::Listeners::default(),

@@ -16,7 +16,7 @@ use crate::quotas;
 use crate::reconciler::Reconciler;
 use crate::warm::Warm;
 use anyhow::{Context, Result};
-use leno_agent::{Agent, BACKOFF, Identities, Options};
+use leno_agent::{Agent, BACKOFF, Identities, Options, PlatformJoin};
 use leno_identity::{Membership, SpiffeId, SvidStore};
 use leno_jail::Half;
 use leno_model::{Locality, MeshConfig};
@@ -86,6 +86,8 @@ pub struct Join {
     pub control: Vec<String>,
     /// The node's identity.
     pub membership: Membership,
+    /// How the node joins again when the control plane does not know it any more.
+    pub rejoin: Option<PlatformJoin>,
     /// The address at which other nodes reach the inbound listener, if it differs from the bound
     /// address.
     pub advertised: Option<IpAddr>,
@@ -171,7 +173,8 @@ pub async fn start(
     host.attach(&node, addresses.outbound, proxy.interceptor.clone(), kernel.clone());
 
     let inbound = advertised(addresses.inbound, join.advertised);
-    let options = Options { control: join.control, membership: join.membership, inbound, backoff: BACKOFF };
+    let Join { control, membership, rejoin, .. } = join;
+    let options = Options { control, membership, inbound, backoff: BACKOFF, rejoin };
     let (agent, updates) = leno_agent::join_after(options, parent)?;
     if hot_restart.is_some() {
         // It is set once.

@@ -2,6 +2,7 @@ use super::*;
 use crate::admission::Admission;
 use crate::configs;
 use crate::definitions::Definitions;
+use crate::join_verifier::JoinError;
 use leno_agent::{BACKOFF, Connection, join};
 use leno_model::InstanceState;
 use leno_wire::{Instance, Placement};
@@ -36,7 +37,8 @@ async fn nodes_are_served_while_a_change_takes_long() {
     let address = listener.local_addr().unwrap().to_string();
     let serving = control.clone();
     tokio::spawn(async move { serving.serve(listener, std::future::pending()).await });
-    let options = leno_agent::Options { control: vec![address], membership, inbound: None, backoff: BACKOFF };
+    let options =
+        leno_agent::Options { control: vec![address], membership, inbound: None, backoff: BACKOFF, rejoin: None };
     let (agent, _updates) = join(options).unwrap();
     let mut connection = agent.connection();
     let connected = connection.wait_for(|connection| *connection == Connection::Connected);
@@ -66,4 +68,38 @@ async fn nodes_are_served_while_a_change_takes_long() {
     };
     tokio::time::timeout(TIMEOUT, reported).await.unwrap();
     assert_eq!(control.counters("one").unwrap().streams, 1);
+}
+
+/// A verifier that never answers.
+struct Hung;
+
+impl crate::join_verifier::JoinVerifier for Hung {
+    fn verify<'a>(
+        &'a self,
+        _: &'a [u8],
+    ) -> crate::join_verifier::BoxFuture<'a, Result<crate::join_verifier::VerifiedNode, JoinError>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test]
+async fn few_credentials_are_verified_at_a_time() {
+    let authority = Authority::new(&configs::DOMAIN.parse().unwrap()).unwrap();
+    let control = Control::new(authority, Store::memory(), Options::default()).unwrap();
+    control.set_join_verifier(Arc::new(Hung));
+    let verify = || {
+        let control = control.clone();
+        tokio::spawn(async move { control.verify(b"a-token-of-the-platform").await })
+    };
+    let hung: Vec<_> = (0..nodes::MAX_VERIFYING).map(|_| verify()).collect();
+    while control.0.verifying.available_permits() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert!(matches!(verify().await.unwrap(), Err(JoinError::Away(_))));
+    // Those whose connections have ended make room.
+    hung.iter().for_each(tokio::task::JoinHandle::abort);
+    for task in hung {
+        assert!(task.await.unwrap_err().is_cancelled());
+    }
+    assert_eq!(control.0.verifying.available_permits(), nodes::MAX_VERIFYING);
 }

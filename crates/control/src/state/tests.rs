@@ -4,6 +4,7 @@
 mod egress;
 mod jobs;
 mod machines;
+mod pods;
 mod removals;
 mod scheduled;
 
@@ -64,6 +65,8 @@ struct World {
     configs: BTreeMap<FunctionId, leno_model::FunctionConfig>,
     placements: BTreeMap<&'static str, Placement>,
     peers: BTreeMap<&'static str, Peer>,
+    /// By UID, with their nodes.
+    pods: BTreeMap<String, (&'static str, leno_model::Pod)>,
 }
 
 impl World {
@@ -86,12 +89,13 @@ impl World {
             configs: BTreeMap::new(),
             placements: NODES.map(|name| (name, Placement::Everything)).into(),
             peers: NODES.map(|name| (name, Peer::default())).into(),
+            pods: BTreeMap::new(),
         }
     }
 
     fn step(&mut self, random: &mut Random) {
         let name = NODES[random.below(NODES.len())];
-        match random.below(10) {
+        match random.below(12) {
             0 | 1 => self.publish(random),
             2 => self.place(name, random),
             3 => self.connect(name),
@@ -99,6 +103,7 @@ impl World {
             5 => self.subscribe(name, random),
             6 => self.report(name, random),
             7 | 8 => drop(self.read(name)),
+            9 | 10 => self.change_pod(random),
             _ => self.answer(name, random),
         }
     }
@@ -112,6 +117,9 @@ impl World {
             let mut config = configs::config(function, &callees, random.below(4) as u32);
             if random.one_in(3) {
                 config = configs::exposed(config);
+            }
+            if random.one_in(3) {
+                config = pods::of_pods(config);
             }
             self.configs.insert(config.id.clone(), config.clone());
             // One function alone, or all at once: both must have the same result.
@@ -140,27 +148,30 @@ impl World {
     }
 
     fn place(&mut self, name: &'static str, random: &mut Random) {
-        let placement = if random.one_in(3) {
-            Placement::Everything
-        } else {
-            Placement::Only(FUNCTIONS.into_iter().filter(|_| random.one_in(2)).map(configs::function).collect())
+        let placement = match random.below(3) {
+            0 => Placement::Everything,
+            1 => Placement::Pods,
+            _ => Placement::Only(FUNCTIONS.into_iter().filter(|_| random.one_in(2)).map(configs::function).collect()),
         };
         self.placements.insert(name, placement.clone());
         self.state.admit(name, Admission { placement, gateway: true, locality: Default::default(), egress: false });
     }
 
     fn connect(&mut self, name: &'static str) {
+        // If a function is removed, its instances have ended.
+        let mut instances = self.peers[name].instances.clone();
+        instances.retain(|id, _| self.hosts(name, id) && self.configs.contains_key(id));
         let port = 1000 + NODES.iter().position(|other| *other == name).unwrap() as u16;
         let peer = self.peers.get_mut(name).unwrap();
         peer.read.clear();
         peer.refused.clear();
-        // If a function is removed, its instances have ended.
-        peer.instances.retain(|id, _| self.placements[name].hosts(id) && self.configs.contains_key(id));
+        peer.instances = instances;
         let greeting = Hello {
             subscribe: peer.explicit.iter().cloned().collect(),
             held: peer.held.iter().map(|(subject, version)| (subject.clone(), *version)).collect(),
             inbound: Some(SocketAddr::from(([127, 0, 0, 1], port))),
             instances: peer.instances.clone(),
+            protocol: leno_wire::PODS,
             ..Hello::default()
         };
         peer.session = self.state.connect(name, greeting, Arc::default());
@@ -212,9 +223,10 @@ impl World {
             since: SystemTime::UNIX_EPOCH,
         };
         let instances: Vec<_> = (0..random.below(4) as u64).map(instance).collect();
+        let hosts = self.hosts(name, &function) && self.configs.contains_key(&function);
         let peer = self.peers.get_mut(name).unwrap();
         // Reports about other functions are refused.
-        if !self.placements[name].hosts(&function) || !self.configs.contains_key(&function) {
+        if !hosts {
             if let Some(session) = peer.session
                 && !peer.instances.contains_key(&function)
             {
@@ -239,6 +251,7 @@ impl World {
         match self.state.next_delta(name, session) {
             Next::Send(v1::ToNode { message: Some(v1::to_node::Message::Delta(delta)) }) => peer.read.push(delta),
             Next::Wait => return false,
+            Next::Send(v1::ToNode { message: Some(v1::to_node::Message::Machines(_)) }) => return self.read(name),
             Next::Send(_) | Next::Ended => panic!("{name} has the only session"),
         }
         true
@@ -317,7 +330,7 @@ impl World {
         let explicit = &self.peers[name].explicit;
         let mut wanted = explicit.clone();
         for (id, config) in &self.configs {
-            let hosted = explicit.contains(&Subject::Hosted) && self.placements[name].hosts(id);
+            let hosted = explicit.contains(&Subject::Hosted) && self.hosts(name, id);
             let routed = explicit.contains(&Subject::Routes) && !config.expose.is_empty();
             if hosted {
                 wanted.insert(Subject::FunctionConfig(id.clone()));
@@ -330,6 +343,10 @@ impl World {
             if hosted {
                 wanted.extend(config.callees.iter().map(|callee| Subject::Endpoints(callee.id.clone())));
             }
+        }
+        if explicit.contains(&Subject::Hosted) && self.placements[name] == Placement::Pods {
+            let own = self.pods.values().filter(|(node, _)| *node == name);
+            wanted.extend(own.map(|(_, pod)| Subject::Pod(pod.uid.clone())));
         }
         wanted.into_iter().filter_map(|subject| Some((subject.clone(), self.content(name, &subject)?))).collect()
     }
@@ -344,13 +361,11 @@ impl World {
             | Subject::Scale(_)
             | Subject::Quota(_)
             | Subject::Secrets(_)
-            | Subject::Certificates
-            | Subject::Pod(_) => None,
-            Subject::FunctionConfig(id) => {
-                self.configs.get(id).map(|config| Content::new(&configs::delivered(config.clone())))
-            }
+            | Subject::Certificates => None,
+            Subject::Pod(uid) => self.pods.get(uid.as_str()).map(|(_, pod)| Content::new(pod)),
+            Subject::FunctionConfig(id) => self.configs.get(id).map(|config| Content::new(&self.delivered(config))),
             Subject::Route(id) => {
-                let config = self.configs.get(id).map(|config| configs::delivered(config.clone()));
+                let config = self.configs.get(id).map(|config| self.delivered(config));
                 config.and_then(|config| leno_model::Route::of(&config)).map(|route| Content::new(&route))
             }
             Subject::Endpoints(id) => self.configs.contains_key(id).then(|| Content::new(&self.endpoints(name, id))),
@@ -360,10 +375,15 @@ impl World {
         content.map(|content| content.unwrap().version)
     }
 
+    /// The configuration as it is delivered: its revision has another number if it has come to be pods.
+    fn delivered(&self, config: &FunctionConfig) -> FunctionConfig {
+        self.state.histories().config_for_delivery(config).unwrap()
+    }
+
     fn endpoints(&self, name: &'static str, function: &FunctionId) -> Vec<Endpoint> {
         let mut others: Vec<_> = NODES.into_iter().enumerate().filter(|(_, other)| *other != name).collect();
         others.sort_by_key(|(_, other)| *other);
-        let hosting = others.into_iter().filter(|(_, other)| self.placements[other].hosts(function));
+        let hosting = others.into_iter().filter(|(_, other)| self.hosts(other, function));
         let endpoint = |(index, other): (usize, &str)| Endpoint {
             node: other.to_owned(),
             address: SocketAddr::from(([127, 0, 0, 1], 1000 + index as u16)),
@@ -424,6 +444,9 @@ impl World {
         let histories = Histories::default().record_publication(&definitions.configs, 0).unwrap();
         let compiled = CompiledDefinitions::new(&definitions, &definitions.modules, &histories, &self.bundle).unwrap();
         self.state = State::new(compiled, histories);
+        for (node, pod) in self.pods.values() {
+            self.state.put_pod(node, pod, Content::new(pod).unwrap());
+        }
         for (name, placement) in &self.placements {
             let (placement, locality) = (placement.clone(), Default::default());
             self.state.admit(name, Admission { placement, gateway: false, locality, egress: false });

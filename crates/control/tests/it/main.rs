@@ -8,6 +8,7 @@ mod kept_modules;
 mod membership;
 mod outage;
 mod placement;
+mod platform;
 mod protocol;
 mod releases;
 mod rollout;

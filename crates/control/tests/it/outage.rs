@@ -174,6 +174,7 @@ fn join_at(
         membership: member.clone(),
         inbound: None,
         backoff: leno_agent::BACKOFF,
+        rejoin: None,
     };
     leno_agent::join(options).unwrap()
 }

@@ -140,6 +140,7 @@ pub(crate) fn join_at(control: SocketAddr, membership: &Membership, port: u16) -
         membership: membership.clone(),
         inbound: Some(SocketAddr::from(([127, 0, 0, 1], port))),
         backoff: BACKOFF.with_min_delay(Duration::from_millis(5)).with_max_delay(Duration::from_millis(50)),
+        rejoin: None,
     })
     .unwrap()
 }
