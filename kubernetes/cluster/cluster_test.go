@@ -393,6 +393,7 @@ func (b bench) testNode(t *testing.T) {
 		}
 		b.run(t, "node", number, "sh", "-c", "test -S /run/containerd/containerd.sock && test -f /etc/cni/net.d/10-pods.conflist && test -x /opt/cni/bin/bridge")
 		b.run(t, "node", number, "sh", "-c", "echo mine > /opt/cni/bin/of-node"+number)
+		b.run(t, "node", number, "mkdir", "/sys/fs/bpf/of-node"+number)
 		programs := b.run(t, "node", number, "sh", "-c", "cat /proc/[0-9]*/comm")
 		if strings.Count(programs, "kubelet\n") != 1 || strings.Contains(programs, "kube-apiserver") {
 			t.Errorf("processes of node %s: %s", number, programs)
@@ -400,6 +401,9 @@ func (b bench) testNode(t *testing.T) {
 	}
 	if files := b.run(t, "node", "2", "ls", "/opt/cni/bin"); strings.Contains(files, "of-node1") || !strings.Contains(files, "of-node2") {
 		t.Errorf("files of node 2: %s", files)
+	}
+	if pins := b.run(t, "node", "2", "ls", "/sys/fs/bpf"); strings.Contains(pins, "of-node1") || !strings.Contains(pins, "of-node2") {
+		t.Errorf("eBPF objects of node 2: %s", pins)
 	}
 	_, err := b.try("", "node", "2", "sh", "-c", "exit 7")
 	var ended *exec.ExitError

@@ -345,6 +345,10 @@ func mountMachine(folder, programs string) error {
 	if err := mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC); err != nil {
 		return err
 	}
+	// eBPF programs and maps that a node pins are its own, and go with it.
+	if err := mount("bpf", "/sys/fs/bpf", "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
 	for name := range tunables {
 		if err := mount(filepath.Join(opened["machine"], "sysctl", name), "/proc/sys/"+name, "", unix.MS_BIND); err != nil {
 			return err
