@@ -12,7 +12,7 @@ use crate::update::Update;
 use backon::ExponentialBuilder;
 use bytes::Bytes;
 use leno_identity::{CertificateDer, Membership, SpiffeId, SvidStore, TlsError};
-use leno_model::FunctionId;
+use leno_model::{FunctionId, PodUid};
 use leno_wire::v1::from_node::Message;
 use leno_wire::{
     Instance, JobReport, LimitDemand, ListenerFault, Load, NodeCertificates, NodeOffer, RevisionCounts, Subject,
@@ -181,6 +181,15 @@ impl Agent {
             self.0.shared.send(None, message);
         }
         is_new
+    }
+
+    /// Reports why the node does not capture a pod; `None`: it does, or has no such pod any more. The
+    /// agent sends only changes, and repeats the latest reports on a new stream.
+    pub fn report_pod(&self, uid: &PodUid, fault: Option<String>) {
+        let message = self.0.shared.state().report_pod(uid, fault);
+        if let Some(message) = message {
+            self.0.shared.send(None, message);
+        }
     }
 
     /// The term during which the node may use its shares of rate limits; `None`: none has begun.

@@ -42,6 +42,7 @@ impl DrainingProcess {
                 | Subject::Hosted
                 | Subject::Scale(_)
                 | Subject::Quota(_)
+                | Subject::EnforcedNamespaces
                 | Subject::Pod(_) => false,
             };
             if is_wanted && known.map(|version| version.to_wire()) != Some(resource.version.clone()) {

@@ -1,12 +1,12 @@
 //! The node's subscriptions and reports. They outlive each stream.
 
 use bytes::Bytes;
-use leno_model::{FunctionConfig, FunctionId};
+use leno_model::{FunctionConfig, FunctionId, PodUid};
 use leno_wire::v1::from_node::Message;
 use leno_wire::v1::to_node;
 use leno_wire::{
-    Bounds, Content, Instance, JobReport, Lease, ListenerFault, NodeCertificates, NodeOffer, RELEASE, Resource,
-    Subject, Version, listener_fault, messages, v1,
+    Bounds, Content, Instance, JobReport, Lease, ListenerFault, NodeCertificates, NodeOffer, PodFaults, RELEASE,
+    Resource, Subject, Version, listener_fault, messages, pod_fault, v1,
 };
 use prost::Message as _;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,6 +44,8 @@ pub(crate) struct NodeState {
     certified: Option<NodeCertificates>,
     /// The listeners that the node cannot serve.
     listener_faults: Vec<ListenerFault>,
+    /// The pods that the node does not capture.
+    pod_faults: PodFaults,
     /// The version of the protocol on the present stream; 0: there is no stream, or no welcome yet.
     protocol: u32,
 }
@@ -148,6 +150,9 @@ impl NodeState {
                         Subject::FunctionConfig(id) => Some(Subject::Secrets(id.clone())),
                         _ => None,
                     };
+                    if let Subject::Pod(uid) = &subject {
+                        self.pod_faults.remove(uid);
+                    }
                     for subject in secrets.iter().chain([&subject]) {
                         self.payloads.remove(subject);
                         self.held.remove(subject);
@@ -228,11 +233,27 @@ impl NodeState {
         (true, self.listeners())
     }
 
+    /// Stores why the node does not capture a pod; `None`: it does, or has no such pod any more. Returns
+    /// the report, if that is a change.
+    pub(crate) fn report_pod(&mut self, uid: &PodUid, fault: Option<String>) -> Option<v1::FromNode> {
+        let before = match fault.clone() {
+            Some(reason) => self.pod_faults.insert(uid.clone(), reason),
+            None => self.pod_faults.remove(uid),
+        };
+        if before == fault { None } else { self.pods() }
+    }
+
+    fn pods(&self) -> Option<v1::FromNode> {
+        let speaks = self.protocol >= leno_wire::PODS;
+        speaks.then(|| from_node(Message::Pods(pod_fault::to_wire(&self.pod_faults))))
+    }
+
     /// Stores the version of the protocol, and returns the reports that only this version has.
     pub(crate) fn speaks(&mut self, protocol: u32) -> impl Iterator<Item = v1::FromNode> + use<> {
         self.protocol = protocol;
         let listeners = self.listeners().filter(|_| !self.listener_faults.is_empty());
-        self.certificates().into_iter().chain(listeners)
+        let pods = self.pods().filter(|_| !self.pod_faults.is_empty());
+        self.certificates().into_iter().chain(listeners).chain(pods)
     }
 
     fn listeners(&self) -> Option<v1::FromNode> {

@@ -12,7 +12,7 @@ use leno_wire::encoding::{from_bytes, to_bytes};
 use leno_wire::v1::{from_node, to_node};
 use leno_wire::{
     Answer, Content, Instance, JobReport, MAX_REASON, PROTOCOLS, Question, Resource, Subject, listener_fault, messages,
-    v1,
+    pod_fault, v1,
 };
 use prost::Message;
 use serde::Serialize;
@@ -68,6 +68,10 @@ pub fn from_node(bytes: &[u8]) {
         Some(from_node::Message::Certificates(sent)) => {
             let certified = messages::certified(&sent);
             assert_eq!(messages::certified(&messages::certificates(&certified)), certified);
+        }
+        Some(from_node::Message::Pods(sent)) => {
+            let faults = pod_fault::from_wire(sent);
+            assert_eq!(pod_fault::from_wire(pod_fault::to_wire(&faults)), faults);
         }
         Some(from_node::Message::Listeners(sent)) => {
             let faults = listener_fault::from_wire(sent);
@@ -131,6 +135,7 @@ pub fn payload(payload: &[u8]) {
         Subject::Module(leno_wire::module_hash(payload)),
         Subject::Routes,
         Subject::Certificates,
+        Subject::EnforcedNamespaces,
         Subject::Hosted,
     ];
     let id = FunctionId::new("shop", "checkout");
@@ -214,6 +219,7 @@ pub(crate) fn written(resource: &Resource) -> Content {
         Resource::Quota(_, lease) => Content::new(lease),
         Resource::Secrets(_, values) | Resource::Certificates(values) => Content::of_secrets(values),
         Resource::Endpoints(_, endpoints) => Content::new(endpoints),
+        Resource::EnforcedNamespaces(names) => Content::new(names),
         Resource::Pod(pod) => Content::new(pod),
         Resource::Routes(routes) => Content::of_routes(routes),
         Resource::Hosted(placement) => Content::new(placement),

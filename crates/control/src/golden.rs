@@ -159,6 +159,8 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("hosted-everything", &Resource::Hosted(Placement::Everything));
     let functions = BTreeSet::from([id("shop/checkout"), id("shop/stock")]);
     resource("hosted-only", &Resource::Hosted(Placement::Only(functions)));
+    let names = BTreeSet::from(["payments".to_owned(), "shop".to_owned()]);
+    resource("enforced-namespaces", &Resource::EnforcedNamespaces(names));
     resource("hosted-pods", &Resource::Hosted(Placement::Pods));
     for (name, pod) in ["pod-of-host-network", "pod-with-net-admin", "pod"].into_iter().zip(pods::pods()) {
         resource(name, &Resource::Pod(Box::new(pod)));

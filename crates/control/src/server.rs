@@ -17,7 +17,7 @@ use leno_wire::v1::identity_server::{Identity, IdentityServer};
 use leno_wire::v1::membership_server::{Membership, MembershipServer};
 use leno_wire::v1::status_server::{Status as StatusService, StatusServer};
 use leno_wire::v1::to_node;
-use leno_wire::{JoinToken, MAX_MESSAGE, RELEASE, Subject, listener_fault, messages, v1};
+use leno_wire::{JoinToken, MAX_MESSAGE, RELEASE, Subject, listener_fault, messages, pod_fault, v1};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -403,6 +403,9 @@ async fn take(control: &Control, node: &Arc<str>, session: u64, message: v1::Fro
         }
         Some(Message::Listeners(listeners)) => {
             control.state_for(node).cannot_serve(node, session, listener_fault::from_wire(listeners));
+        }
+        Some(Message::Pods(pods)) => {
+            control.state_for(node).cannot_capture(node, session, pod_fault::from_wire(pods));
         }
         Some(Message::Proof(proof)) => control.state_for(node).proved(node, session, messages::proof(proof)),
         Some(Message::Answer(answer)) => {

@@ -12,6 +12,7 @@ pub mod listener_fault;
 mod load;
 pub mod messages;
 mod placement;
+pub mod pod_fault;
 mod protocol;
 mod question;
 mod question_error;
@@ -31,6 +32,7 @@ pub use listener_fault::{ListenerFault, ListenerFaultKind};
 pub use load::{Bounds, Capacity, Lease, LimitDemand, LimitShare, Load, Observation, RevisionCounts, TERM};
 pub use messages::{MAX_REASON, NodeCertificates, NodeOffer};
 pub use placement::Placement;
+pub use pod_fault::PodFaults;
 pub use protocol::{
     AUTHORITIES, LISTENERS, MACHINES, MAX_MESSAGE, PODS, PROTOCOLS, QUESTIONS, RELEASE, REVOKED, SECRETS, protocols,
     shared_protocol,

@@ -72,6 +72,7 @@ impl From<&Subject> for v1::Subject {
             Subject::FunctionConfig(function) => (v1::Kind::Slice, function.to_string()),
             Subject::Route(function) => (v1::Kind::Route, function.to_string()),
             Subject::Endpoints(function) => (v1::Kind::Endpoints, function.to_string()),
+            Subject::EnforcedNamespaces => (v1::Kind::EnforcedNamespaces, String::new()),
             Subject::Pod(uid) => (v1::Kind::Pod, uid.to_string()),
             Subject::Routes => (v1::Kind::Routes, String::new()),
             Subject::Hosted => (v1::Kind::Hosted, String::new()),
@@ -112,6 +113,7 @@ pub fn subject(sent: Option<&v1::Subject>) -> Result<Subject, Status> {
         v1::Kind::Mesh => Subject::Mesh,
         v1::Kind::Bundle => Subject::Bundle,
         v1::Kind::Certificates => Subject::Certificates,
+        v1::Kind::EnforcedNamespaces => Subject::EnforcedNamespaces,
         v1::Kind::Routes => Subject::Routes,
         v1::Kind::Hosted => Subject::Hosted,
     };

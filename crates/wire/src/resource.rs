@@ -15,6 +15,7 @@ use leno_model::{
     SecretValues,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -55,6 +56,8 @@ pub enum Subject {
     Route(FunctionId),
     /// The other nodes on which a function can be reached.
     Endpoints(FunctionId),
+    /// The namespaces whose pods enforce their policies. Only for nodes with [`Placement::Pods`].
+    EnforcedNamespaces,
     /// A pod of the node. Only for nodes with [`Placement::Pods`].
     Pod(PodUid),
     /// The routes of all gateways. A subscription covers the endpoints of all functions that are
@@ -89,6 +92,8 @@ pub enum Resource {
     Route(Box<Route>),
     /// The other nodes on which a function can be reached, sorted by name.
     Endpoints(FunctionId, Vec<Endpoint>),
+    /// The namespaces whose pods enforce their policies, also those without pods on the node.
+    EnforcedNamespaces(BTreeSet<String>),
     /// A pod of the node.
     Pod(Box<Pod>),
     /// The listeners and routes of Gateway documents. It also tells that the routes to all exposed
@@ -176,6 +181,7 @@ impl Resource {
             Self::FunctionConfig(config) => Subject::FunctionConfig(config.id.clone()),
             Self::Route(route) => Subject::Route(route.id.clone()),
             Self::Endpoints(function, _) => Subject::Endpoints(function.clone()),
+            Self::EnforcedNamespaces(_) => Subject::EnforcedNamespaces,
             Self::Pod(pod) => Subject::Pod(pod.uid.clone()),
             Self::Routes(_) => Subject::Routes,
             Self::Hosted(_) => Subject::Hosted,
@@ -225,6 +231,9 @@ impl Resource {
             Subject::Certificates => Self::Certificates(Arc::new(secrets::decode(payload, observe).map_err(unread)?)),
             Subject::Endpoints(id) => {
                 Self::Endpoints(id.clone(), from_bytes_observed(payload, observe).map_err(unread)?)
+            }
+            Subject::EnforcedNamespaces => {
+                Self::EnforcedNamespaces(from_bytes_observed(payload, observe).map_err(unread)?)
             }
             Subject::Pod(uid) => {
                 let pod: Box<Pod> = from_bytes_observed(payload, observe).map_err(unread)?;
@@ -332,6 +341,7 @@ impl fmt::Display for Subject {
             Self::Route(function) => write!(f, "the route to {function}"),
             Self::Certificates => f.write_str("the certificates of listeners"),
             Self::Endpoints(function) => write!(f, "the endpoints of {function}"),
+            Self::EnforcedNamespaces => f.write_str("the enforced namespaces"),
             Self::Pod(uid) => write!(f, "the pod {uid}"),
             Self::Routes => f.write_str("the gateway's part"),
             Self::Hosted => f.write_str("the node's part"),

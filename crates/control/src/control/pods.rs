@@ -4,8 +4,23 @@ use super::Control;
 use crate::state::State;
 use leno_model::{Pod, PodUid};
 use leno_wire::Content;
+use std::collections::BTreeSet;
 
 impl Control {
+    /// Replaces the namespaces whose pods enforce their policies. Nodes with pods remember them, so that
+    /// pods of these do not start while their agent is away. Call it before [`Control::serve`] too.
+    pub fn set_enforced_namespaces(&self, names: &BTreeSet<String>) {
+        match Content::new(names) {
+            Ok(names) => self.state().set_enforced_namespaces(names),
+            Err(error) => tracing::error!(%error, "the enforced namespaces cannot be encoded"),
+        }
+    }
+
+    /// The pods that their connected nodes do not capture, each with the node and the reason.
+    pub fn pod_faults(&self) -> Vec<(String, PodUid, String)> {
+        self.state().pod_faults()
+    }
+
     /// Adds and replaces pods, each with the name of its node, and removes others. A pod is sent to its
     /// node, and its node hosts its function. Call it with all pods before [`Control::serve`]: nodes
     /// that connect release the pods that this control plane does not have.

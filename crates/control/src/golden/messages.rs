@@ -6,8 +6,9 @@ use leno_identity::MembershipMark;
 use leno_model::{CandidatePrograms, InstanceState, Output, OutputLine, OutputMark, OutputQuery, OutputStream};
 use leno_wire::v1::{self, from_node, to_node};
 use leno_wire::{
-    Answer, Content, Instance, JobState, ListenerFault, ListenerFaultKind, Question, ReplayExample, ReplaySummary,
-    ReplayVerdict, RevisionCounts, Subject, View, ViewQuery, ViewRows, listener_fault, messages,
+    Answer, Content, Instance, JobState, ListenerFault, ListenerFaultKind, PodFaults, Question, ReplayExample,
+    ReplaySummary, ReplayVerdict, RevisionCounts, Subject, View, ViewQuery, ViewRows, listener_fault, messages,
+    pod_fault,
 };
 use prost::Message;
 use std::time::{Duration, SystemTime};
@@ -109,6 +110,10 @@ fn golden_messages_are_read_and_written_as_they_were() {
     ]);
     assert_eq!(listener_fault::to_wire(&listener_fault::from_wire(faults.clone())), faults);
     from_node("listeners", from_node::Message::Listeners(faults));
+    let reason = "its network cannot be entered".to_owned();
+    let faults = pod_fault::to_wire(&PodFaults::from([(super::pods::pods()[0].uid.clone(), reason)]));
+    assert_eq!(pod_fault::to_wire(&pod_fault::from_wire(faults.clone())), faults);
+    from_node("pod-faults", from_node::Message::Pods(faults));
     let proof = v1::Proof { sequence: 4, failure: "the certificate is not valid here: CertNotValidYet".to_owned() };
     from_node("proof", from_node::Message::Proof(proof));
     let authority = v1::Authority { key: vec![9; 20].into(), spread_ms: 1500 };

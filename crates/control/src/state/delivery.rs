@@ -337,6 +337,7 @@ impl State {
             Subject::Endpoints(_) => None,
             Subject::Scale(function) => Content::new(&self.scaling.bounds(function, name)?).ok(),
             Subject::Quota(function) => Content::new(&self.leasing.shares(function, name)?).ok(),
+            Subject::EnforcedNamespaces => self.hosting.pods.enforced.clone(),
             Subject::Pod(uid) => self.hosting.pods.content(uid, name).cloned(),
             subject => self.catalog.compiled.contents.get(subject).cloned(),
         }

@@ -218,6 +218,7 @@ impl State {
         node.certifying.clear();
         node.rejected.clear();
         node.listener_faults.clear();
+        node.pod_faults.clear();
         node.withdrawn.values_mut().for_each(|sent| *sent = None);
         // The node may be another process, which reports its own certificates.
         node.certificates = None;

@@ -5,7 +5,8 @@ use crate::admission::{Admission, CapacityLimits, Cordon};
 use crate::status::Counters;
 use leno_model::{FunctionId, InstanceState};
 use leno_wire::{
-    Bounds, Capacity, Content, Instance, ListenerFault, NodeCertificates, NodeOffer, Placement, Subject, Version,
+    Bounds, Capacity, Content, Instance, ListenerFault, NodeCertificates, NodeOffer, Placement, PodFaults, Subject,
+    Version,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -53,6 +54,8 @@ pub(super) struct Node {
     pub proof: Option<Proof>,
     /// The listeners of Gateway documents that it cannot serve.
     pub listener_faults: Vec<ListenerFault>,
+    /// The pods that it does not capture.
+    pub pod_faults: PodFaults,
     /// Its last absence, until a tick has seen that it is back.
     pub absence: Option<Absence>,
 }
@@ -110,6 +113,7 @@ impl Node {
             certificates: None,
             proof: None,
             listener_faults: Vec::new(),
+            pod_faults: PodFaults::new(),
             absence: None,
         }
     }
@@ -202,6 +206,7 @@ impl Node {
             | Subject::FunctionConfig(_)
             | Subject::Route(_)
             | Subject::Endpoints(_)
+            | Subject::EnforcedNamespaces
             | Subject::Pod(_) => false,
         }
     }

@@ -165,6 +165,7 @@ impl Nodes {
         let mut wanted: HashMap<Subject, u32> = explicit.iter().map(|subject| (subject.clone(), 1)).collect();
         let routes = explicit.contains(&Subject::Routes);
         wanted.extend(routes.then_some((Subject::Certificates, 1)));
+        wanted.extend(gets_pods.then_some((Subject::EnforcedNamespaces, 1)));
         wanted.extend(pods.filter(|_| gets_pods).map(|uid| (Subject::Pod(uid.clone()), 1)));
         let exposed = exposed.iter().filter(|id| routes && !node.hosted.contains(*id));
         for id in node.hosted.iter().chain(exposed) {

@@ -1,8 +1,9 @@
 //! Pods that begin, change and end.
 
 use super::State;
+use super::node::Node;
 use leno_model::{FunctionId, Pod, PodUid};
-use leno_wire::{Content, Subject};
+use leno_wire::{Content, PodFaults, Subject};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -31,8 +32,50 @@ impl State {
     /// Removes a pod.
     pub(crate) fn remove_pod(&mut self, uid: &PodUid) {
         let Some(pod) = self.hosting.pods.remove(uid) else { return };
+        if let Some(node) = self.nodes.all.get_mut(&pod.node) {
+            node.pod_faults.remove(uid);
+        }
         self.host_pods(&pod.function, &pod.node);
         self.want_pod(&pod.node, uid, false);
+    }
+
+    /// Replaces the namespaces whose pods enforce their policies.
+    pub(crate) fn set_enforced_namespaces(&mut self, names: Content) {
+        if self.hosting.pods.enforced.as_ref() != Some(&names) {
+            self.hosting.pods.enforced = Some(names);
+            self.nodes.announce(&Subject::EnforcedNamespaces);
+        }
+    }
+
+    /// Stores the pods that a node does not capture, without those that it does not have.
+    pub(crate) fn cannot_capture(&mut self, name: &str, number: u64, mut faults: PodFaults) {
+        if self.nodes.session(name, number).is_none() {
+            return;
+        }
+        let Some(node) = self.nodes.all.get_mut(name) else { return };
+        faults.retain(|uid, _| {
+            let has = self.hosting.pods.content(uid, name).is_some();
+            if !has {
+                node.refuse(name, &format_args!("a report on the pod {uid}"));
+            }
+            has
+        });
+        node.pod_faults = faults;
+    }
+
+    /// The pods that their connected nodes do not capture, each with the node and the reason.
+    pub(crate) fn pod_faults(&self) -> Vec<(String, PodUid, String)> {
+        let connected = self.nodes.all.iter().filter(|(_, node)| node.session.is_some());
+        let of = |(name, node): (&Arc<str>, &Node)| -> Vec<_> {
+            let rejected = node.rejected.iter().filter_map(|(subject, (_, reason))| match subject {
+                Subject::Pod(uid) => Some((uid, reason)),
+                _ => None,
+            });
+            // A later report replaces the reason of a rejection.
+            let faults: BTreeMap<_, _> = rejected.chain(&node.pod_faults).collect();
+            faults.into_iter().map(|(uid, reason)| (name.to_string(), uid.clone(), reason.clone())).collect()
+        };
+        connected.flat_map(of).collect()
     }
 
     /// Adds a pod to the subjects that its node wants, or removes it.

@@ -13,6 +13,8 @@ pub(super) struct Pods {
     nodes: HashMap<Arc<str>, BTreeSet<PodUid>>,
     /// The number of pods of each function on each node.
     functions: HashMap<FunctionId, BTreeMap<Arc<str>, u32>>,
+    /// The namespaces whose pods enforce their policies, as nodes get them; `None`: they are not known.
+    pub enforced: Option<Content>,
 }
 
 /// A pod, in the form in which its node gets it.

@@ -67,6 +67,7 @@ struct World {
     peers: BTreeMap<&'static str, Peer>,
     /// By UID, with their nodes.
     pods: BTreeMap<String, (&'static str, leno_model::Pod)>,
+    enforced: Option<BTreeSet<String>>,
 }
 
 impl World {
@@ -90,6 +91,7 @@ impl World {
             placements: NODES.map(|name| (name, Placement::Everything)).into(),
             peers: NODES.map(|name| (name, Peer::default())).into(),
             pods: BTreeMap::new(),
+            enforced: None,
         }
     }
 
@@ -345,6 +347,7 @@ impl World {
             }
         }
         if explicit.contains(&Subject::Hosted) && self.placements[name] == Placement::Pods {
+            wanted.insert(Subject::EnforcedNamespaces);
             let own = self.pods.values().filter(|(node, _)| *node == name);
             wanted.extend(own.map(|(_, pod)| Subject::Pod(pod.uid.clone())));
         }
@@ -362,6 +365,7 @@ impl World {
             | Subject::Quota(_)
             | Subject::Secrets(_)
             | Subject::Certificates => None,
+            Subject::EnforcedNamespaces => self.enforced.as_ref().map(Content::new),
             Subject::Pod(uid) => self.pods.get(uid.as_str()).map(|(_, pod)| Content::new(pod)),
             Subject::FunctionConfig(id) => self.configs.get(id).map(|config| Content::new(&self.delivered(config))),
             Subject::Route(id) => {

@@ -7,9 +7,10 @@ use leno_control::{
     BoxFuture, Control, JoinError, JoinVerifier, NodeChange, Store, TokenGrant, Transaction, VerifiedNode,
 };
 use leno_identity::{Authority, AuthorityFile, KeyRequest, Membership};
-use leno_model::{FunctionConfig, Pod, PodMode, Pods, Run};
+use leno_model::{FunctionConfig, Pod, PodMode, PodUid, Pods, Run};
+use leno_testkit::eventually_async;
 use leno_wire::{Placement, Resource, Subject};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -84,6 +85,7 @@ impl Cluster {
         fs::write(self.roots(), control.bundle().to_pem()).unwrap();
         control.publish(&definitions([of_pods(CART)])).unwrap();
         control.change_pods(vec![(NODE.to_owned(), pod("pod-1"))], &[]);
+        control.set_enforced_namespaces(&["orders", "payments"].map(str::to_owned).into());
         control.set_join_verifier(self.platform.clone());
         control
     }
@@ -108,10 +110,14 @@ impl Cluster {
         let (agent, mut updates) = leno_agent::join(options).unwrap();
         agent.subscribe([Subject::Mesh, Subject::Hosted]);
         let changes = accepted(&mut updates).await;
-        let expected = [Subject::Mesh, config_of(CART), Subject::Pod("pod-1".parse().unwrap()), Subject::Hosted];
-        assert_eq!(subjects(&changes), expected);
-        assert_eq!(changes[2], Change::Set(Resource::Pod(Box::new(pod("pod-1")))));
-        assert_eq!(changes[3], Change::Set(Resource::Hosted(Placement::Pods)));
+        assert_eq!(subjects(&changes)[..2], [Subject::Mesh, config_of(CART)]);
+        let enforced = BTreeSet::from(["orders".to_owned(), "payments".to_owned()]);
+        let rest = [
+            Resource::EnforcedNamespaces(enforced),
+            Resource::Pod(Box::new(pod("pod-1"))),
+            Resource::Hosted(Placement::Pods),
+        ];
+        assert_eq!(changes[2..], rest.map(Change::Set));
         (membership, agent, updates)
     }
 }
@@ -271,4 +277,37 @@ async fn a_revoked_node_joins_again_only_while_its_platform_has_it() {
     let reason = away(&agent).await;
     assert!(reason.contains("was revoked"), "{reason}");
     assert!(control.status().nodes.is_empty());
+}
+
+#[tokio::test]
+async fn a_node_reports_the_pods_that_it_does_not_capture() {
+    let cluster = Cluster::new();
+    let control = cluster.control();
+    let served = TestServer::start(&control).await;
+    let address = served.address;
+    let (_, agent, mut updates) = cluster.node(address).await;
+    let uid = |text: &str| text.parse::<PodUid>().unwrap();
+    let fault = |pod: &str, reason: &str| (NODE.to_owned(), uid(pod), reason.to_owned());
+    let reported = async |control: &Control, expected: &[(String, PodUid, String)]| {
+        eventually_async("the reports of the node", || control.pod_faults() == expected).await;
+    };
+    agent.report_pod(&uid("pod-1"), Some("its network cannot be entered".to_owned()));
+    reported(&control, &[fault("pod-1", "its network cannot be entered")]).await;
+    // A pod that is not its own.
+    agent.report_pod(&uid("pod-of-another-node"), Some("no".to_owned()));
+    eventually_async("the refusal", || control.counters(NODE).unwrap().refused == 1).await;
+    agent.report_pod(&uid("pod-of-another-node"), None);
+    // One that is refused at once.
+    control.change_pods(vec![(NODE.to_owned(), pod("pod-2"))], &[]);
+    next(&mut updates).await.reject_all("it has the network of its node");
+    let second = fault("pod-2", "it has the network of its node");
+    reported(&control, &[fault("pod-1", "its network cannot be entered"), second.clone()]).await;
+    // Another stream has the reports again.
+    served.stop().await;
+    let served = TestServer::start_at(&control, address).await;
+    eventually_async("the next stream", || control.counters(NODE).unwrap().streams == 2).await;
+    reported(&control, &[fault("pod-1", "its network cannot be entered")]).await;
+    agent.report_pod(&uid("pod-1"), None);
+    reported(&control, &[]).await;
+    drop(served);
 }

@@ -68,7 +68,9 @@ fn step(change: Change, loaded: &mut LoadResult) -> Option<Step> {
         Change::Removed(Subject::Routes) => Step::SetGatewayRoutes(Arc::default()),
         Change::Set(Resource::Endpoints(id, list)) => Step::SetEndpoints(id, reachable(list)),
         Change::Removed(Subject::Endpoints(id)) => Step::SetEndpoints(id, Vec::new()),
-        Change::Set(Resource::Pod(_)) => Step::Reject(subject, "this node captures no pods".to_owned()),
+        Change::Set(Resource::Pod(_) | Resource::EnforcedNamespaces(_)) => {
+            Step::Reject(subject, "this node captures no pods".to_owned())
+        }
         Change::Withdrawn(id) => Step::Withdraw(id),
         // Secrets are in force since the load.
         Change::Set(Resource::Secrets(..)) | Change::Removed(_) => return None,

@@ -34,6 +34,12 @@ pub(super) fn of_pods(config: FunctionConfig) -> FunctionConfig {
 impl World {
     /// Adds, replaces, moves or removes a pod.
     pub(super) fn change_pod(&mut self, random: &mut Random) {
+        if random.one_in(8) {
+            let names = ["a", "b", "c"].into_iter().filter(|_| random.one_in(2)).map(str::to_owned);
+            let names: BTreeSet<_> = names.collect();
+            self.state.set_enforced_namespaces(Content::new(&names).unwrap());
+            self.enforced = Some(names);
+        }
         let name = UIDS[random.below(UIDS.len())];
         if random.one_in(3) {
             self.pods.remove(name);
@@ -195,12 +201,12 @@ fn ten_thousand_pods_of_one_function() {
         let session = world.state.nodes.all[name].session.as_ref().unwrap();
         (session.wanted.len(), world.state.hosting.pods.of_node(name).count())
     };
-    // The placement, the configuration, and its pods.
-    assert_eq!(of_node(&world, "node-7"), (12, 10));
+    // The placement, the enforced namespaces, the configuration, and its pods.
+    assert_eq!(of_node(&world, "node-7"), (13, 10));
     assert_eq!(world.state.hosting.hosts(&configs::function("a/one")).count(), 1000);
     for number in 0..10_000 {
         world.state.remove_pod(&uid(&format!("pod-{number}")));
     }
-    assert_eq!(of_node(&world, "node-7"), (1, 0));
+    assert_eq!(of_node(&world, "node-7"), (2, 0));
     assert_eq!(world.state.hosting.hosts(&configs::function("a/one")).count(), 0);
 }
