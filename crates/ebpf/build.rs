@@ -8,7 +8,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Debian's folder of the headers of the machine's architecture. Clang does not search it when
     // it compiles for the BPF target.
     let headers = format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH);
-    for name in ["direct", "intercept", "mesh", "queue"] {
+    for name in ["direct", "intercept", "mesh", "pods", "queue"] {
         let source = format!("src/{name}.bpf.c");
         SkeletonBuilder::new()
             .source(&source)
@@ -16,5 +16,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .build_and_generate(folder.join(format!("{name}.skel.rs")))?;
         println!("cargo:rerun-if-changed={source}");
     }
+    println!("cargo:rerun-if-changed=src/pods");
     Ok(())
 }

@@ -11,6 +11,9 @@
 //! [`Channels`] pass descriptors of messages in shared memory from one program to another, without
 //! TCP and the node, and count them. They need Linux 6.13.
 //!
+//! [`Pods`] makes TCP connections of pods arrive at the agent, in both directions. It needs cgroup v2,
+//! a BPF file system and Linux 5.17; dropping all other packets of a pod needs 6.6.
+//!
 //! All need the permission to load such programs. Where a requirement is missing, the node itself
 //! judges and forwards every connection.
 
@@ -37,6 +40,7 @@ mod direct;
 mod intercept;
 mod mesh;
 mod option;
+mod pods;
 mod private;
 mod queue;
 mod refusals;
@@ -47,6 +51,7 @@ use std::sync::OnceLock;
 pub use direct::{Channel, ChannelViolation, Channels, Counts, Limits, OpenChannel};
 pub use intercept::Interception;
 pub use mesh::{Mesh, Network, Rule, Transport, Verdict};
+pub use pods::{DatagramPeer, DropReason, Guard, POD_MARK, PodState, Pods, Side};
 pub use private::PrivateNetwork;
 pub use refusals::{Refusal, Refusals};
 pub use splice::{SocketWatch, Splice};

@@ -1,0 +1,193 @@
+use crate::error::{CaptureError, Explain};
+use crate::listeners::PodListeners;
+use crate::network::{PodNetwork, cookie};
+use crate::pod::{CapturedPod, PodCapture};
+use crate::release::release;
+use crate::requirements;
+use crate::routes::Routes;
+use crate::settings::Settings;
+use leno_ebpf::{Guard, Network, PodState, Pods, Side};
+use leno_model::PodUid;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Layout of the pinned maps. Another one needs another folder.
+const LAYOUT: &str = "1";
+
+/// Where the capture of pods is in force.
+#[derive(Clone, Debug)]
+pub struct CaptureOptions {
+    /// The root of the cgroup2 file system, such as `/sys/fs/cgroup`. Programs of pods are below.
+    pub cgroup: PathBuf,
+    /// A folder of a BPF file system for the programs, such as `/sys/fs/bpf/leno`.
+    pub pins: PathBuf,
+}
+
+/// The capture of pods on this machine. There is one. It remains in force when this is dropped, also
+/// by the end of the process.
+#[derive(Debug)]
+pub struct Capture {
+    pods: Arc<Pods>,
+    unenforceable: Option<Arc<str>>,
+}
+
+impl Capture {
+    /// Puts the kernel's programs into force, and adopts the pods of an earlier process. Pods that
+    /// are gone are forgotten.
+    ///
+    /// # Errors
+    /// The machine lacks something, which the error names.
+    pub fn start(options: CaptureOptions) -> Result<Self, CaptureError> {
+        let mut unenforceable = requirements::check(&options.cgroup, &options.pins)?;
+        let load = |guard| Pods::load(&options.cgroup, &options.pins.join(LAYOUT), guard);
+        let guarded = || load(Some(Guard::Sockets)).or_else(|_| load(Some(Guard::Options)));
+        let pods = match unenforceable.is_none().then(guarded) {
+            Some(Ok(pods)) => pods,
+            None => load(None)?,
+            Some(Err(error)) => {
+                unenforceable = Some(error.to_string());
+                load(None)?
+            }
+        };
+        let capture = Self { pods: Arc::new(pods), unenforceable: unenforceable.map(Arc::from) };
+        capture.forget_gone()?;
+        Ok(capture)
+    }
+
+    /// Why this machine cannot enforce that all traffic of a pod passes the agent; `None`: it can.
+    pub fn unenforceable(&self) -> Option<&str> {
+        self.unenforceable.as_deref()
+    }
+
+    /// By what programs of enforced pods are prevented from sending past the agent; `None`: no pod can
+    /// be enforced.
+    pub fn guard(&self) -> Option<Guard> {
+        self.pods.guard()
+    }
+
+    /// The pods that are captured, also by an earlier process. An earlier process's pods that are not
+    /// to be captured any more need [`Capture::release`].
+    ///
+    /// # Errors
+    /// The pinned folder cannot be read.
+    pub fn captured(&self) -> Result<Vec<PodUid>, CaptureError> {
+        let pods = self.pods.attached().explain("listing the captured pods")?;
+        Ok(pods.into_iter().filter(|(_, _, exists)| *exists).filter_map(|(pod, _, _)| pod.parse().ok()).collect())
+    }
+
+    /// Removes the pins of pods that are gone.
+    ///
+    /// # Errors
+    /// A pin cannot be removed.
+    pub fn forget_gone(&self) -> Result<(), CaptureError> {
+        for (pod, network, exists) in self.pods.attached().explain("listing the captured pods")? {
+            if !exists {
+                self.pods.detach(&pod, network)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Captures a pod that runs, or is about to. Open connections go on, unless the pod is enforced.
+    /// A pod that this or an earlier process has captured gets new listeners, which take over from
+    /// the earlier ones; an interface that the pod has got since is captured too.
+    ///
+    /// # Errors
+    /// The network is not the pod's, or the kernel refuses a step. A pod that was not captured
+    /// before is then as it was.
+    pub fn enrol(&self, network: PodNetwork, pod: &PodCapture) -> Result<CapturedPod, CaptureError> {
+        if network.is_host() {
+            return Err(CaptureError::HostNetwork(pod.uid.clone()));
+        }
+        if let (true, Some(reason)) = (pod.enforced, &self.unenforceable) {
+            return Err(CaptureError::NotEnforceable { uid: pod.uid.clone(), reason: reason.to_string() });
+        }
+        let enrolled = network.run(|| self.enrol_here(&network, pod));
+        let (cookie, outbound, inbound) = match enrolled {
+            Err(error) => {
+                // The first error counts.
+                let _ = self.undo_new(&network, &pod.uid);
+                return Err(error);
+            }
+            Ok(enrolled) => enrolled,
+        };
+        CapturedPod::new(
+            self.pods.clone(),
+            self.unenforceable.clone(),
+            pod.uid.clone(),
+            network,
+            cookie,
+            [outbound, inbound],
+        )
+    }
+
+    /// In the pod's network. The mark comes last, when all that it leads to exists.
+    fn enrol_here(
+        &self,
+        network: &PodNetwork,
+        pod: &PodCapture,
+    ) -> Result<(Network, PodListeners, PodListeners), CaptureError> {
+        let routes = Routes::open()?;
+        let own = own_addresses(&routes, pod)?;
+        let source = |is_v4: bool| own.iter().copied().find(|address| address.is_ipv4() == is_v4 && is_global(address));
+        let (v4, v6) = (source(true), source(false));
+        let outbound = PodListeners::open(Side::Out, v4.is_some(), v6.is_some())?;
+        let inbound = PodListeners::open(Side::In, v4.is_some(), v6.is_some())?;
+        let cookie = cookie()?;
+        let state = match self.pods.state(cookie)? {
+            Some(state) => state,
+            None => PodState { captured: false, enforced: false, kept: Settings::read()?.bytes() },
+        };
+        self.pods.set_state(cookie, state)?;
+        Settings::capture()?;
+        for source in [v4, v6].into_iter().flatten() {
+            routes.lead_back(source)?;
+        }
+        self.pods.add_addresses(cookie, &own)?;
+        self.pods.attach(&pod.uid.to_string(), cookie, network.descriptor(), &routes.interfaces()?)?;
+        inbound.serve(&self.pods, cookie, Side::In)?;
+        outbound.serve(&self.pods, cookie, Side::Out)?;
+        self.pods.set_state(cookie, PodState { captured: true, enforced: pod.enforced, ..state })?;
+        Ok((cookie, outbound, inbound))
+    }
+
+    /// After a failed attempt. A pod that was captured before remains so: it may be enforced.
+    fn undo_new(&self, network: &PodNetwork, uid: &PodUid) -> Result<(), CaptureError> {
+        let state = network.run(|| Ok(self.pods.state(cookie()?)?))?;
+        if state.is_some_and(|state| !state.captured) {
+            release(&self.pods, network, uid)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a pod back that an earlier process has captured. See [`CapturedPod::release`].
+    ///
+    /// # Errors
+    /// The kernel refuses a step; it can be tried again.
+    pub fn release(&self, network: &PodNetwork, uid: &PodUid) -> Result<(), CaptureError> {
+        release(&self.pods, network, uid)
+    }
+}
+
+/// The addresses that the cluster knows of a pod come first, then those of its interfaces.
+fn own_addresses(routes: &Routes, pod: &PodCapture) -> Result<Vec<IpAddr>, CaptureError> {
+    let found = routes.addresses()?;
+    let mut own: Vec<_> =
+        pod.addresses.iter().map(IpAddr::to_canonical).filter(|address| found.contains(address)).collect();
+    if own.is_empty() && !pod.addresses.is_empty() {
+        let text = |addresses: &[IpAddr]| addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
+        let (addresses, found) = (text(&pod.addresses), text(&found));
+        return Err(CaptureError::OtherNetwork { uid: pod.uid.clone(), addresses, found });
+    }
+    own.extend(found.iter().filter(|address| !pod.addresses.contains(address)));
+    Ok(own)
+}
+
+/// Whether connections to other networks may come from an address.
+fn is_global(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => !address.is_link_local(),
+        IpAddr::V6(address) => !address.is_unicast_link_local(),
+    }
+}

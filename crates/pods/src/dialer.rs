@@ -1,0 +1,161 @@
+use crate::error::{CaptureError, Explain};
+use crate::listeners::transparent;
+use crate::network::PodNetwork;
+use crate::routes::Routes;
+use leno_ebpf::{Network, POD_MARK, Pods};
+use socket2::SockAddr;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+
+/// Jobs that wait for the thread in the pod's network.
+const WAITING: usize = 256;
+
+/// Ports of the agent's sockets that have a client's address. A client's own ports are others as a
+/// rule, such as Linux's 32768 to 60999. If both used the same port at the same time, the kernel
+/// could not tell their packets apart.
+const FIRST_PORT: u16 = 10240;
+const PORTS: u16 = 32768 - FIRST_PORT;
+/// Ports that are tried before a connection fails.
+const TRIES: u16 = 64;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Opens connections in a pod's network, from any thread and any runtime.
+#[derive(Clone, Debug)]
+pub struct PodDialer {
+    jobs: mpsc::Sender<Job>,
+    pods: Arc<Pods>,
+    cookie: Network,
+    next_port: Arc<AtomicU16>,
+}
+
+impl PodDialer {
+    /// Starts the thread in the pod's network. It ends with the last clone.
+    pub(crate) fn start(pods: Arc<Pods>, network: PodNetwork, cookie: Network) -> Result<Self, CaptureError> {
+        let (jobs, mut todo) = mpsc::channel::<Job>(WAITING);
+        let work = move || {
+            if network.enter().is_ok() {
+                while let Some(job) = todo.blocking_recv() {
+                    job();
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("pod dialer".to_owned()).spawn(work);
+        thread.explain("a thread for the pod's network")?;
+        Ok(Self { jobs, pods, cookie, next_port: Arc::default() })
+    }
+
+    /// Connects to a destination outside of the pod, with the pod's address.
+    ///
+    /// # Errors
+    /// The destination is the pod itself, or the connection fails.
+    pub async fn connect_out(&self, destination: SocketAddr) -> io::Result<TcpStream> {
+        let destination = canonical(destination);
+        if self.is_own(destination.ip())? {
+            let text = format!("{destination} is the pod itself, whose connections to itself are not captured");
+            return Err(io::Error::new(ErrorKind::InvalidInput, text));
+        }
+        let pods = self.pods.clone();
+        let socket = self.inside(move || outgoing(&pods, destination.is_ipv6())).await?;
+        socket.connect(destination).await
+    }
+
+    /// Connects to a program of the pod at one of the pod's addresses. The program sees the client's
+    /// address, with another port. It sees its own address instead of a link-local client's, which
+    /// only the client's interface leads to.
+    ///
+    /// # Errors
+    /// The address is not the pod's, no program listens there (`ConnectionRefused`), or the
+    /// connection fails.
+    pub async fn connect_in(&self, program: SocketAddr, client: SocketAddr) -> io::Result<TcpStream> {
+        let (program, client) = (canonical(program), canonical(client));
+        if !self.is_own(program.ip())? {
+            // It may be a new one. Otherwise the connection would arrive at the agent again.
+            let (pods, cookie) = (self.pods.clone(), self.cookie);
+            self.inside(move || learn_addresses(&pods, cookie)).await?;
+            if !self.is_own(program.ip())? {
+                let text = format!("{program} is no address of the pod");
+                return Err(io::Error::new(ErrorKind::AddrNotAvailable, text));
+            }
+        }
+        let is_ipv6 = program.is_ipv6();
+        let address = match client.ip() {
+            IpAddr::V6(address) if address.is_unicast_link_local() => None,
+            address if address.is_ipv6() != is_ipv6 => None,
+            address => Some(address),
+        };
+        let mut failed = io::Error::from(ErrorKind::AddrNotAvailable);
+        for _ in 0..TRIES {
+            let port = FIRST_PORT + self.next_port.fetch_add(1, Ordering::Relaxed) % PORTS;
+            if port == client.port() {
+                continue;
+            }
+            let connected = match self.inside(move || ingoing(address, port, is_ipv6)).await {
+                Ok(socket) => socket.connect(program).await,
+                Err(error) => Err(error),
+            };
+            match connected {
+                // Another connection has this port.
+                Err(error) if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable) => {
+                    failed = error
+                }
+                connected => return connected,
+            }
+        }
+        Err(failed)
+    }
+
+    fn is_own(&self, address: IpAddr) -> io::Result<bool> {
+        let is_local = address.is_loopback() || address.is_unspecified();
+        Ok(is_local || self.pods.has_address(self.cookie, address).map_err(io::Error::other)?)
+    }
+
+    /// Does a job on the thread in the pod's network.
+    async fn inside<T: Send + 'static>(&self, job: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+        let ended = || io::Error::other("the agent has no thread in the pod's network");
+        let (answer, answered) = oneshot::channel();
+        // The task that waits for the answer may have ended.
+        let job = Box::new(move || drop(answer.send(job())));
+        self.jobs.send(job).await.map_err(|_| ended())?;
+        answered.await.map_err(|_| ended())?
+    }
+}
+
+/// A socket for a connection out of the pod. The kernel lets it out.
+fn outgoing(pods: &Pods, is_ipv6: bool) -> io::Result<TcpSocket> {
+    let socket = if is_ipv6 { TcpSocket::new_v6() } else { TcpSocket::new_v4() }?;
+    pods.add_socket(socket.as_fd()).map_err(io::Error::other)?;
+    Ok(socket)
+}
+
+/// A socket for a connection to a program, with a client's address. The mark leads it, and the
+/// program's answers, back into the pod.
+fn ingoing(client: Option<IpAddr>, port: u16, is_ipv6: bool) -> io::Result<TcpSocket> {
+    let socket = transparent(is_ipv6)?;
+    socket.set_mark(POD_MARK)?;
+    if let Some(client) = client {
+        // Connections to several ports of the pod may have the same port here.
+        socket.set_reuse_address(true)?;
+        socket.bind(&SockAddr::from(SocketAddr::new(client, port)))?;
+    }
+    Ok(TcpSocket::from_std_stream(socket.into()))
+}
+
+fn learn_addresses(pods: &Pods, cookie: Network) -> io::Result<()> {
+    let addresses = Routes::open().and_then(|routes| routes.addresses()).map_err(io::Error::other)?;
+    pods.add_addresses(cookie, &addresses).map_err(io::Error::other)
+}
+
+/// The form of an IPv4 address that an IPv6 socket has.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V4(ip) => SocketAddr::from((ip, address.port())),
+        // It keeps its scope.
+        IpAddr::V6(_) => address,
+    }
+}

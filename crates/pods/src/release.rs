@@ -1,0 +1,37 @@
+//! The end of a capture.
+
+use crate::error::CaptureError;
+use crate::network::{PodNetwork, cookie};
+use crate::routes::Routes;
+use crate::settings::Settings;
+use leno_ebpf::{Network, PodState, Pods};
+use leno_model::PodUid;
+use std::thread;
+use std::time::Duration;
+
+/// A connection that the kernel has marked arrives at the listener within this time.
+const ON_THE_WAY: Duration = Duration::from_millis(20);
+
+/// Captures no further connections. Those that have arrived can still be accepted.
+pub(crate) fn stop(pods: &Pods, cookie: Network) -> Result<(), CaptureError> {
+    if let Some(PodState { kept, .. }) = pods.state(cookie)? {
+        pods.set_state(cookie, PodState { captured: false, enforced: false, kept })?;
+    }
+    thread::sleep(ON_THE_WAY);
+    pods.unlisten(cookie);
+    Ok(())
+}
+
+/// Puts everything back as it was before the capture. The kernel keeps the pod's settings until the
+/// last step, so this can be repeated.
+pub(crate) fn release(pods: &Pods, network: &PodNetwork, uid: &PodUid) -> Result<(), CaptureError> {
+    network.run(|| {
+        let cookie = cookie()?;
+        stop(pods, cookie)?;
+        Routes::open()?.undo()?;
+        if let Some(state) = pods.state(cookie)? {
+            Settings::from_bytes(state.kept).write()?;
+        }
+        Ok(pods.detach(&uid.to_string(), cookie)?)
+    })
+}
