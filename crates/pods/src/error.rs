@@ -1,6 +1,5 @@
 use leno_model::PodUid;
 use std::io;
-use std::path::PathBuf;
 
 /// Why a pod cannot be captured.
 #[derive(Debug, thiserror::Error)]
@@ -37,11 +36,11 @@ pub enum CaptureError {
         /// The reason.
         reason: String,
     },
-    /// A setting of the pod's network cannot be changed.
-    #[error("{}: {error}; the agent needs /proc/sys/net to be writable", path.display())]
+    /// A setting of the pod's network cannot be read or changed.
+    #[error("/proc/{name} of the pod's network: {error}")]
     Setting {
-        /// The file of the setting.
-        path: PathBuf,
+        /// Its file below `/proc`.
+        name: &'static str,
         /// The kernel's refusal.
         error: io::Error,
     },

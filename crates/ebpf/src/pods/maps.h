@@ -55,8 +55,8 @@ struct nsproxy {
 	struct net *net_ns;
 } __attribute__((preserve_access_index));
 typedef struct {
-	__u64 val;
-} __attribute__((preserve_access_index)) kernel_cap_t;
+	__u64 bits;
+} kernel_cap_t;
 struct cred {
 	kernel_cap_t cap_effective;
 } __attribute__((preserve_access_index));

@@ -10,6 +10,7 @@ int create(__u64 *arguments)
 {
 	int family = (int)arguments[0], is_kernels = (int)arguments[3], result = (int)arguments[4];
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+	kernel_cap_t capabilities;
 	struct network *known;
 	__u64 network;
 
@@ -20,7 +21,8 @@ int create(__u64 *arguments)
 	known = bpf_map_lookup_elem(&networks, &network);
 	if (!known || !known->enforced)
 		return 0;
-	if (family == AF_PACKET && BPF_CORE_READ(task, cred, cap_effective.val) & 1 << CAP_NET_ADMIN)
+	capabilities = BPF_CORE_READ(task, cred, cap_effective);
+	if (family == AF_PACKET && capabilities.bits & 1 << CAP_NET_ADMIN)
 		return 0;
 	count_drop(network, FAMILY);
 	return -EAFNOSUPPORT;

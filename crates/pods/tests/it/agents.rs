@@ -20,7 +20,10 @@ impl Agent {
     fn start(machines: &Machines, place: &Place, pod: &PodCapture) -> Self {
         let options = machines.options();
         let addresses: Vec<_> = pod.addresses.iter().map(IpAddr::to_string).collect();
-        let mut agent = Command::new(env!("CARGO_BIN_EXE_leno-test-agent"))
+        // As in a container, whose settings of the kernel are read-only.
+        let read_only = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec \"$0\" \"$@\"";
+        let mut agent = Command::new("unshare")
+            .args(["--mount", "sh", "-c", read_only, env!("CARGO_BIN_EXE_leno-test-agent")])
             .arg(options.cgroup)
             .arg(options.pins)
             .arg(place.path())
