@@ -3,7 +3,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-checks clients ui run test test-ui test-stock-kernel test-adjacent lint deny fuzz bench bench-smoke azure conformance kubernetes kubernetes-down kubernetes-programs test-kubernetes reference book dist clean
+.PHONY: help setup setup-checks clients ui run test test-ui test-stock-kernel test-adjacent lint deny fuzz bench bench-smoke azure conformance kubernetes kubernetes-down kubernetes-programs kubernetes-recordings test-kubernetes reference book dist clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -90,6 +90,9 @@ test-kubernetes: kubernetes-programs ## Test on a Kubernetes of two nodes, as ro
 	@CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static" \
 	  $(CARGO) build --release --target x86_64-unknown-linux-gnu -p leno-cni
 	@$(WITH_GO) PROGRAMS="$(KUBERNETES)" LENO_CNI="$(CURDIR)/target/x86_64-unknown-linux-gnu/release/leno-cni" REPORT="$(CURDIR)/kubernetes/REPORT.md" go test -C kubernetes/cluster -count=1 -timeout=15m -v ./...
+
+kubernetes-recordings: kubernetes-programs ## Record anew, as root, the conversations with an API server that the controller's tests replay.
+	@CARGO=$(CARGO) kubernetes/controller/tests/record.sh "$(KUBERNETES)"
 
 book: ## Build the book (docs/) into target/book; mdBook is built from source the first time.
 	@"$$(CARGO=$(CARGO) scripts/mdbook.sh)" build book
