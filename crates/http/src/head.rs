@@ -16,7 +16,7 @@ pub use error::HeadError;
 pub use external::{leave_mesh, set_alone};
 pub use form::{check_connect, check_names, list_size, size};
 pub use trailers::clean_trailers;
-pub use websocket::{into_extended_connect, into_extended_connected};
+pub use websocket::{into_extended_connect, into_extended_connected, other_upgrade, set_upgrade};
 
 use crate::peer::TrafficDirection;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -200,9 +200,11 @@ pub fn host(head: &request::Parts) -> Cow<'_, str> {
     of_authority(authority(head)).unwrap_or_default()
 }
 
-/// Converts the head for an HTTP/1.1 upstream: origin form and a `Host` field.
+/// Converts the head for an HTTP/1.1 upstream: a `Host` field, and the origin form for all methods
+/// but CONNECT.
 pub fn into_http1(head: &mut request::Parts, body_ended: bool) {
     if let Some(authority) = head.uri.authority()
+        && head.method != Method::CONNECT
         && let Ok(host) = HeaderValue::from_str(authority.as_str())
     {
         head.headers.insert(header::HOST, host);

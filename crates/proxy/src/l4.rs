@@ -7,6 +7,8 @@ mod framed;
 pub(crate) mod gateway;
 pub(crate) mod hello;
 pub(crate) mod inbound;
+pub(crate) mod opening;
+pub(crate) mod pods;
 mod remote;
 
 use crate::pipeline::worker::Worker;
@@ -21,9 +23,11 @@ use crate::state::node::Node;
 use connection_rules::Destination;
 use http::HeaderMap;
 use leno_http::activity::Activity;
+use leno_http::peer::Peer;
 use leno_model::egress::wildcard;
 use leno_model::{Callee, Port, PortProtocol};
 use leno_namespaces::{Namespace, Permit, Resource};
+use leno_policy::{connection, input};
 use leno_runtime::schedule;
 use leno_telemetry::flows::{Connection, ConnectionFailure, HandledRequests};
 use remote::RemoteCallee;
@@ -366,6 +370,16 @@ impl TcpProxy {
         self.bytes = [from.read, to.read];
         result
     }
+}
+
+/// Judges a connection to `port` of a function on this node. Returns the rule that allows it.
+fn judge_inbound(entry: &FunctionEntry, peer: &Peer, port: u16, name: &str) -> Result<String, Stop> {
+    let peer = input::Peer { identity: peer.identity.as_deref(), address: Some(peer.address.ip()) };
+    let judged = connection::judge(&entry.inbound.spec, peer, port, name);
+    judged.map(str::to_owned).map_err(|denial| match denial.rule.is_empty() {
+        true => Stop::Refused(denial.clause),
+        false => Stop::Refused(format!("{}: {}", denial.rule, denial.clause)),
+    })
 }
 
 /// Counts a connection as one of the callee's, if the circuit breaker allows one more.

@@ -28,7 +28,9 @@ pub use fetch::download::Download;
 pub use fetch::jwks;
 pub use fetch::modules::ModuleFetcher;
 pub use l4::connection_rules;
-pub use listener::{Addresses, GatewayPorts, Handle, Interceptor, Options, PortError, ServeError, serve, take_over};
+pub use listener::{
+    Addresses, GatewayPorts, Handle, Interceptor, Options, PodListeners, PortError, ServeError, serve, take_over,
+};
 pub use pipeline::judge;
 pub use pipeline::judge::replay;
 pub use pipeline::open::GRACE;
@@ -42,6 +44,6 @@ pub use state::routes::calls::CallTables;
 pub use state::routes::gateway::{GatewayTables, OpenedListener, PortProtocol};
 pub use state::snapshot::{Change as SnapshotChange, NodeSnapshot};
 pub use state::{
-    addresses, channels, credential, endpoints, extension, health, instances, kernel, limits, links, modules,
+    addresses, channels, credential, endpoints, extension, health, instances, kernel, limits, links, modules, pods,
     policy_state, shards, signature, tokens,
 };

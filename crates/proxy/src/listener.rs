@@ -8,6 +8,7 @@ mod http2;
 mod intercept;
 mod listen;
 pub(crate) mod names;
+mod pods;
 mod ports;
 mod proxy_protocol;
 mod refusal;
@@ -16,11 +17,13 @@ mod stream;
 
 pub use intercept::Interceptor;
 pub use listen::{Addresses, Handle, Options, ServeError, serve, take_over};
+pub use pods::PodListeners;
 pub use ports::{GatewayPorts, PortError};
 
 use crate::pipeline::worker::Worker;
 use crate::state::admission::AdmissionError;
 use crate::state::credential::Caller;
+use crate::state::pods::ServedPod;
 use crate::state::routes::gateway::PortProtocol;
 use leno_http::peer::TrafficDirection;
 use leno_namespaces::Namespace;
@@ -37,7 +40,9 @@ pub(crate) struct Listener {
     pub direction: TrafficDirection,
     /// The instance that calls here; `None`: each connection or request identifies its caller.
     pub caller: Option<Arc<Caller>>,
-    /// The namespace of the caller; `None`: it is not known in advance.
+    /// The pod whose connections arrive here; `None`: it is none of a pod.
+    pub pod: Option<Arc<ServedPod>>,
+    /// The namespace that connections count for; `None`: it is not known in advance.
     pub share: Option<Arc<Namespace>>,
     /// Terminates TLS; `None`: the listener takes plain text.
     pub tls: Option<TlsAcceptor>,

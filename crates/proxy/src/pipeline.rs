@@ -10,6 +10,7 @@ pub mod judge;
 pub(crate) mod mirror;
 pub(crate) mod open;
 pub(crate) mod pool;
+pub(crate) mod probe;
 pub(crate) mod reply;
 mod retry;
 pub(crate) mod route;
@@ -20,7 +21,7 @@ pub(crate) mod worker;
 
 use exchange::{Exchange, Origin};
 use guard::ExchangeGuard;
-use http::{HeaderMap, Response, StatusCode, request, response};
+use http::{HeaderMap, Response, StatusCode, header, request, response};
 use judge::{JudgeInput, Judgement, Permit, PermittedRequest, Refusal};
 use leno_http::body::{Body, CloseReason, ClosedBy, grpc_status};
 use leno_http::failure::Failure;
@@ -308,7 +309,12 @@ impl Exchange {
     ) -> Response<Body> {
         let (mut head, body) = response.into_parts();
         let upgraded = head.status == StatusCode::SWITCHING_PROTOCOLS;
+        let other = head.headers.remove(header::UPGRADE).filter(|_| self.protocol != Protocol::WebSocket);
         head::sanitize_response(&mut head, &self.request_id, upgraded);
+        if let Some(protocol) = other.filter(|_| upgraded) {
+            head::set_upgrade(&mut head.headers, protocol);
+        }
+        let upgraded = upgraded || upgrade::begins_tunnel(&head.extensions);
         // Few clients announce a limit, and most of these limits exceed any head.
         if self.client_head < MAX_CHECKED_HEAD && head::list_size(&head.headers) > self.client_head as usize {
             let most = self.client_head;

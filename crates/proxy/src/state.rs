@@ -25,6 +25,7 @@ pub mod links;
 pub(crate) mod machines;
 pub mod modules;
 pub(crate) mod node;
+pub mod pods;
 pub mod policy_state;
 pub(crate) mod recent;
 pub(crate) mod removed_functions;

@@ -2,7 +2,7 @@
 
 use super::{HeadError, lists};
 use h2::ext::Protocol as TunnelProtocol;
-use http::header::{self, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::{Method, StatusCode, request, response};
 
 /// Turns a WebSocket over HTTP/2 (RFC 8441) into its HTTP/1.1 form, so that policies see only one
@@ -41,4 +41,44 @@ pub(super) fn is_websocket(head: &request::Parts) -> bool {
     head.method == Method::GET
         && head.headers.get_all(header::CONNECTION).iter().any(|value| lists(value, "upgrade"))
         && head.headers.get_all(header::UPGRADE).iter().any(|value| lists(value, "websocket"))
+}
+
+/// The protocol that a request asks to switch to, if that is neither WebSocket nor one in which
+/// further requests would follow.
+pub fn other_upgrade(head: &request::Parts) -> Option<HeaderValue> {
+    let asks = head.headers.get_all(header::CONNECTION).iter().any(|value| lists(value, "upgrade"));
+    let mut asked = head.headers.get_all(header::UPGRADE).iter();
+    let (protocols, None) = (asked.next()?, asked.next()) else { return None };
+    let carries_requests = |protocol: &str| {
+        let name = protocol.split('/').next().unwrap_or_default().trim().to_ascii_lowercase();
+        ["websocket", "http", "h2", "h2c", "tls", ""].contains(&name.as_str())
+    };
+    let is_other = protocols.to_str().is_ok_and(|protocols| !protocols.split(',').any(carries_requests));
+    (asks && is_other).then(|| protocols.clone())
+}
+
+/// Sets the fields with which a message switches to a protocol.
+pub fn set_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, protocol);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    #[test]
+    fn only_protocols_without_requests_count_as_other_upgrades() {
+        let asked = |protocol: &str, connection: &str| {
+            let request = Request::get("/").header("connection", connection).header("upgrade", protocol);
+            other_upgrade(&request.body(()).unwrap().into_parts().0).is_some()
+        };
+        for other in ["tcp", "SPDY/3.1", "a, b/2"] {
+            assert!(asked(other, "Upgrade, keep-alive") && !asked(other, "keep-alive"), "{other}");
+        }
+        for known in ["websocket", "h2c", "HTTP/2.0", "tcp, h2c", "TLS/1.2", "", "tcp,"] {
+            assert!(!asked(known, "upgrade"), "{known}");
+        }
+    }
 }

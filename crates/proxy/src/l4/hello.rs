@@ -13,7 +13,7 @@ use tokio_rustls::rustls;
 /// Limit on the bytes of a hello. Usual ones have some hundred to two thousand.
 const MAX_BYTES: usize = 16 * 1024;
 
-/// Reads a hello into `read`, and returns the server name in the form in which hosts are compared;
+/// Reads a hello into `read`, which may have its beginning, and returns the server name in the form in which hosts are compared;
 /// `None`: it names none.
 pub(super) async fn read(
     stream: &mut TcpStream,
@@ -25,17 +25,17 @@ pub(super) async fn read(
 }
 
 async fn read_all(stream: &mut TcpStream, read: &mut Vec<u8>) -> Result<Option<String>, Stop> {
-    let mut hello = Hello::default();
+    let (mut hello, mut taken) = (Hello::default(), 0);
     loop {
-        let before = read.len();
-        if stream.read_buf(read).await? == 0 {
-            return Err(Stop::Failed("it ended before it said anything".to_owned()));
-        }
-        let new = read.get(before..).unwrap_or_default();
+        let new = read.get(taken..).unwrap_or_default();
+        taken = read.len();
         match hello.take(new).map_err(Stop::Refused)? {
             Some(name) => return Ok(name),
             None if read.len() > MAX_BYTES => return Err(Stop::Refused("its TLS hello is too long".to_owned())),
             None => {}
+        }
+        if stream.read_buf(read).await? == 0 {
+            return Err(Stop::Failed("it ended before it said anything".to_owned()));
         }
     }
 }

@@ -3,8 +3,8 @@
 
 use super::framed::FramedStream;
 use super::{
-    CountingReader, Proof, ResetUnlessDone, Stop, check_instance, copy_both, count, egress, take_connection,
-    take_instance,
+    CountingReader, Proof, ResetUnlessDone, Stop, check_instance, copy_both, count, egress, judge_inbound,
+    take_connection, take_instance,
 };
 use crate::pipeline::worker::Worker;
 use crate::state::certificate::PeerCertificate;
@@ -20,7 +20,6 @@ use leno_model::FunctionId;
 use leno_model::{Port, PortProtocol};
 use leno_namespaces::Permit;
 use leno_policy::host::of_authority;
-use leno_policy::{connection, input};
 use leno_runtime::schedule;
 use leno_telemetry::flows::{Connection, ConnectionFailure};
 use std::net::{IpAddr, SocketAddr};
@@ -152,17 +151,8 @@ impl Inbound {
         if let Some(external) = &entry.external {
             self.check_external(external)?;
         }
-        let peer = input::Peer { identity: self.peer.identity.as_deref(), address: Some(self.peer.address.ip()) };
-        match connection::judge(&entry.inbound.spec, peer, self.port.number, &self.name) {
-            Ok(rule) => {
-                self.rule = rule.to_owned();
-                Ok(entry)
-            }
-            Err(denial) => Err(Stop::Refused(match denial.rule.is_empty() {
-                true => denial.clause,
-                false => format!("{}: {}", denial.rule, denial.clause),
-            })),
-        }
+        self.rule = judge_inbound(&entry, &self.peer, self.port.number, &self.name)?;
+        Ok(entry)
     }
 
     /// Checks that its names and addresses are those of the external service. Another server name

@@ -15,11 +15,13 @@ pub(crate) use open::OpenConnection;
 use crate::l4;
 use crate::l4::Path;
 use crate::listener::stream::{ClientStream, DetectedProtocol};
-use crate::listener::{Listener, proxy_protocol};
+use crate::listener::{Listener, pods, proxy_protocol};
+use crate::pipeline::pool::ConnectionKey;
 use crate::pipeline::worker::Worker;
 use crate::state::admission::Attribution;
 use crate::state::certificate::PeerCertificate;
 use crate::state::credential::Caller;
+use crate::state::pods::PodConnection;
 use crate::state::routes::gateway::PortProtocol;
 use http::HeaderValue;
 use leno_http::activity::Activity;
@@ -68,6 +70,8 @@ pub(crate) struct Connection {
     one_caller: bool,
     /// Inbound: the certificate of the caller's sidecar.
     certificate: Option<PeerCertificate>,
+    /// Inbound: the connection of a pod, if it is one; else it comes from a caller's sidecar.
+    pub(super) pod: Option<Rc<PodConnection>>,
     activity: Arc<Activity>,
     attribution: Option<Attribution>,
 }
@@ -89,6 +93,9 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
         // A client that vanishes must be noticed on a connection that may be silent for long, too.
         // If that cannot be set, it is already gone.
         let _ = keepalive::enable(&stream, address, silence);
+    }
+    if let Some(pod) = &listener.pod {
+        return Box::pin(pods::serve(&listener, pod, stream, address, open)).await;
     }
     let address = match open.unless_draining(proxy_protocol::client(&listener, &mut stream, address)).await {
         Some(Ok(address)) => address,
@@ -137,6 +144,7 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
         caller: RefCell::new(listener.caller.clone().map(|caller| (Proof::default(), caller))),
         one_caller: listener.caller.is_some(),
         certificate: None,
+        pod: None,
         activity: open.activity().clone(),
         attribution: open.attribution().clone(),
     };
@@ -167,4 +175,36 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
     if let Err(error) = result {
         tracing::debug!(%address, direction = ?listener.direction, %error, "connection ended");
     }
+}
+
+/// Serves the HTTP of a connection to a pod. `ahead`: bytes that were read already.
+pub(super) async fn serve_pod(
+    listener: &Listener,
+    (pod, peer): (Rc<PodConnection>, Peer),
+    (stream, ahead, detected): (TcpStream, Vec<u8>, DetectedProtocol),
+    open: &OpenConnection,
+) {
+    let stream = ClientStream::begun(stream, ahead, open.activity().clone());
+    let connection = Connection {
+        worker: listener.worker.clone(),
+        direction: listener.direction,
+        peer,
+        client: OnceCell::new(),
+        scheme: "http",
+        port: pod.called.port(),
+        opened: false,
+        accepted_at: None,
+        function: None,
+        caller: RefCell::default(),
+        one_caller: false,
+        certificate: None,
+        pod: Some(pod.clone()),
+        activity: open.activity().clone(),
+        attribution: open.attribution().clone(),
+    };
+    if let Err(error) = connection.serve_detected(stream, detected, open).await {
+        tracing::debug!(pod = &*pod.pod.name, %error, "connection ended");
+    }
+    // No other client may use its connections to the program.
+    listener.worker.pool.forget(&ConnectionKey::pod(&pod));
 }

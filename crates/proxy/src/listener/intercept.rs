@@ -3,7 +3,8 @@
 //! [link](crate::pipeline::chain).
 
 use super::listen::{Phase, accept};
-use super::{Listener, names};
+use super::pods::PodListeners;
+use super::{Listener, names, pods};
 use crate::pipeline::chain;
 use crate::pipeline::worker::Worker;
 use crate::state::credential::Caller;
@@ -17,6 +18,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::{io, net};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{mpsc, watch};
+
+/// How many workers serve one pod.
+const MAX_POD_WORKERS: usize = 4;
 
 /// Distributes the sockets of jails, and links, to the workers. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -34,6 +38,7 @@ struct Inner {
 pub(super) enum InstanceListener {
     Jail(JailSockets),
     Link(Arc<Caller>, Incoming),
+    Pod(PodListeners),
 }
 
 /// The sockets of one jail.
@@ -64,6 +69,18 @@ impl Interceptor {
         self.give(InstanceListener::Link(caller, link));
     }
 
+    /// Serves the connections of a pod until it ends.
+    pub fn serve_pod(&self, listeners: PodListeners) {
+        // A busy pod needs more than one worker, and each of them needs descriptors.
+        for _ in 1..self.inner.workers.len().min(MAX_POD_WORKERS) {
+            match listeners.try_clone() {
+                Ok(another) => self.give(InstanceListener::Pod(another)),
+                Err(error) => tracing::warn!(%error, "a pod is served by fewer workers"),
+            }
+        }
+        self.give(InstanceListener::Pod(listeners));
+    }
+
     fn give(&self, listener: InstanceListener) {
         let Inner { workers, next } = &*self.inner;
         // Workers are chosen in turn: an instance has few connections, and one worker serves them
@@ -86,6 +103,10 @@ pub(super) async fn serve(
     while let Some(listener) = listeners.recv().await {
         let sockets = match listener {
             InstanceListener::Jail(sockets) => sockets,
+            InstanceListener::Pod(listeners) => {
+                pods::spawn(&worker, listeners, &phases, most);
+                continue;
+            }
             InstanceListener::Link(caller, link) => {
                 let class = Class::of(&caller.function.to_string());
                 let worker = worker.clone();
@@ -140,6 +161,7 @@ fn serve_one(
         direction: TrafficDirection::Outbound,
         share: Some(worker.node.telemetry.namespaces.of(&caller.function.namespace)),
         caller: Some(caller.clone()),
+        pod: None,
         tls: None,
         address: http.local_addr()?,
         opened: None,

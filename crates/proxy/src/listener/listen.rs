@@ -350,6 +350,7 @@ async fn work(
             worker: worker.clone(),
             direction: bound.direction,
             caller: None,
+            pod: None,
             share: None,
             tls: bound.tls.map(TlsAcceptor::from),
             address: bound.address,
@@ -441,8 +442,9 @@ fn admit(listener: &Rc<Listener>, stream: TcpStream, address: SocketAddr, most: 
     let bounds = Bounds { address: per_address, direction: limits.connections as usize, node: most };
     let mut open = OpenConnection::new(&listener.worker, listener.direction);
     open.follow(&listener.closed);
-    let holder = match (&listener.caller, &listener.share) {
-        (Some(caller), Some(share)) => Holder::Instance(&caller.instance, share),
+    let instance = listener.caller.as_ref().map(|caller| &caller.instance);
+    let holder = match (instance.or(listener.pod.as_ref().map(|pod| &pod.name)), &listener.share) {
+        (Some(instance), Some(share)) => Holder::Instance(instance, share),
         _ => Holder::Address(address.ip()),
     };
     let admission = &listener.worker.node.admission;

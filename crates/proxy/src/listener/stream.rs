@@ -90,6 +90,12 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
         }
     }
 
+    /// A stream whose first bytes were read already.
+    pub(super) fn begun(stream: T, ahead: Vec<u8>, activity: Arc<Activity>) -> Self {
+        activity.received(ahead.len());
+        Self { ahead, ..Self::new(stream, activity) }
+    }
+
     /// Checks that everything read is framed exactly as HTTP/1.1 says.
     pub(super) fn strict(self) -> Self {
         Self { framing: Some(Framing::default()), ..self }

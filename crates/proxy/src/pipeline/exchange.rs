@@ -6,8 +6,9 @@ use crate::state::certificate::PeerCertificate;
 use crate::state::credential::Caller;
 use crate::state::function::FunctionEntry;
 use crate::state::in_flight::InFlight;
+use crate::state::pods::PodConnection;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderValue, Version, request};
+use http::{HeaderMap, HeaderValue, Method, Version, request};
 use leno_http::failure::Failure;
 use leno_http::head::{HeadError, RequestKind};
 use leno_http::interim::{Interim, InterimQueue, MAX_INTERIM_BYTES, cost, is_passed_on};
@@ -36,7 +37,7 @@ pub(crate) struct Exchange {
     pub peer: Peer,
     /// The protocol, as policies see it.
     pub protocol: Protocol,
-    /// The client asks for a WebSocket.
+    /// The client asks for a WebSocket; a client of a pod, also for another protocol or a tunnel.
     pub upgrade: bool,
     /// The scheme that the client used: `http` or `https`.
     pub scheme: &'static str,
@@ -54,6 +55,8 @@ pub(crate) struct Exchange {
     /// The exchange is a local delivery, or a call to an authorizer, of another exchange on this
     /// thread. The worker's time stays charged to the other one's function.
     pub is_nested: bool,
+    /// The method is CONNECT: a successful response begins a tunnel.
+    pub connects: bool,
     /// The method is HEAD, so the response has no body.
     pub head_only: bool,
     /// The proxy marks responses that it makes itself ([`crate::pipeline::reply::OwnResponse`]).
@@ -67,6 +70,8 @@ pub(crate) struct Exchange {
     pub via_gateway: bool,
     /// The decisions of the route that the caller's sidecar followed; `None`: none.
     pub hop_terms: Option<Box<hop::RouteTerms>>,
+    /// The connection to a pod, if the request came on one. It goes to that very pod.
+    pub pod: Option<Rc<PodConnection>>,
     /// The certificate that identifies the caller; `None`: the caller is identified by other means.
     pub certificate: Option<PeerCertificate>,
     /// Bytes of a response's head that the client takes, as HTTP/2 counts them
@@ -103,6 +108,8 @@ pub(crate) struct Arrival<'a> {
     pub via_gateway: bool,
     /// See [`Exchange::hop_terms`]; an error: the caller's sidecar names some that cannot be read.
     pub hop_terms: Result<Option<Box<hop::RouteTerms>>, HeadError>,
+    /// See [`Exchange::pod`].
+    pub pod: Option<Rc<PodConnection>>,
     /// Inbound: the certificate of the caller's sidecar.
     pub certificate: Option<PeerCertificate>,
     /// Where interim responses go; `None`: the client takes none.
@@ -142,6 +149,7 @@ impl Arrival<'_> {
             port: None,
             via_gateway: false,
             hop_terms: Ok(None),
+            pod: None,
             certificate: None,
             interim: None,
             client_head: u32::MAX,
@@ -186,12 +194,16 @@ impl Exchange {
     pub(crate) fn call(arrival: Arrival<'_>, head: &mut request::Parts) -> (Self, Result<(), HeadError>) {
         let (exchange, admitted) = Self::admit(arrival, head);
         // Such a call has no connection that could become a tunnel.
-        let tunnel = exchange.upgrade || head.method == http::Method::CONNECT;
+        let tunnel = exchange.upgrade || head.method == Method::CONNECT;
         (exchange, admitted.and(if tunnel { Err(HeadError::Method) } else { Ok(()) }))
     }
 
     fn admit(arrival: Arrival<'_>, head: &mut request::Parts) -> (Self, Result<(), HeadError>) {
-        let direction = arrival.origin.direction();
+        let direction = match &arrival.pod {
+            None => arrival.origin.direction(),
+            // It comes from a program itself, without a sidecar.
+            Some(_) => TrafficDirection::Outbound,
+        };
         let kept = head
             .headers
             .get(head::REQUEST_ID)
@@ -206,12 +218,30 @@ impl Exchange {
             // HTTP/1.1's parser has a limit itself.
             Err(HeadError::LargeHead)
         } else {
-            head::admit(head, direction)
+            Self::admit_head(&arrival, head, direction)
         };
         let kind = admitted.unwrap_or(RequestKind { protocol: Protocol::Http1, upgrade: false });
         let exchange = Self::new(arrival, kind, request_id, head);
         head.headers.insert(head::REQUEST_ID, exchange.request_id.clone());
         (exchange, admitted.map(|_| ()))
+    }
+
+    /// A permissive pod also gets requests for tunnels and for other protocols.
+    fn admit_head(
+        arrival: &Arrival<'_>,
+        head: &mut request::Parts,
+        direction: TrafficDirection,
+    ) -> Result<RequestKind, HeadError> {
+        let Some(connection) = &arrival.pod else { return head::admit(head, direction) };
+        let other = head::other_upgrade(head).filter(|_| !connection.pod.is_enforced());
+        let kind = head::admit(head, direction)?;
+        if head.method == Method::CONNECT {
+            let passes = head.version != Version::HTTP_2 && !connection.pod.is_enforced();
+            return if passes { Ok(RequestKind { upgrade: true, ..kind }) } else { Err(HeadError::Method) };
+        }
+        let Some(other) = other else { return Ok(kind) };
+        head::set_upgrade(&mut head.headers, other);
+        Ok(RequestKind { upgrade: true, ..kind })
     }
 
     /// The callee's side of the same request, for local delivery: without a socket, TLS or a second
@@ -317,12 +347,14 @@ impl Exchange {
             record,
             started,
             is_nested: arrival.is_nested,
-            head_only: head.method == http::Method::HEAD,
+            head_only: head.method == Method::HEAD,
+            connects: head.method == Method::CONNECT,
             tells_own: arrival.tells_own,
             is_retry: arrival.is_retry,
             is_unshared: arrival.is_unshared,
             via_gateway: arrival.via_gateway,
             hop_terms: arrival.hop_terms.unwrap_or_default(),
+            pod: arrival.pod,
             certificate,
             client_head: arrival.client_head,
             interim,

@@ -299,6 +299,13 @@ impl Pool {
         }
     }
 
+    /// Closes the idle connections of a client that is gone.
+    pub(crate) fn forget(&self, key: &ConnectionKey) {
+        let idle = self.http1.borrow_mut().get_mut(key).map(|host| std::mem::take(&mut host.idle));
+        drop(idle);
+        self.forget_http2(key);
+    }
+
     /// The server at this address has sent an unsolicited response: its connections are not used
     /// again for a while.
     pub(crate) fn distrust(&self, key: &ConnectionKey) {
@@ -340,7 +347,9 @@ impl Pool {
         for (ConnectionKey { address, callee }, host) in http1.iter_mut() {
             let longest = if self.terminating.contains(*address) {
                 Duration::ZERO
-            } else if address.ip().is_loopback() && *callee == CalleeKey::Instance {
+            } else if address.ip().is_loopback() && *callee == CalleeKey::Instance
+                || matches!(callee, CalleeKey::Pod(_))
+            {
                 LOOPBACK_IDLE_TIMEOUT
             } else {
                 IDLE_TIMEOUT

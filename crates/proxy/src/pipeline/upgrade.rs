@@ -3,17 +3,19 @@
 //!
 //! The proxy does not judge the bytes in a tunnel, apart from the permission of its exchange. So an
 //! upstream must not be able to open a tunnel by itself: [`check`] makes an [`UpgradedStream`] only
-//! for an exchange that was judged as a WebSocket, and [`join`] connects only this to the client's
+//! for an exchange that was judged as one with a tunnel, and [`join`] connects only this to the client's
 //! stream.
 
 mod frames;
 
+use crate::pipeline::exchange::Exchange;
 use frames::Frames;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{Extensions, HeaderValue, Response, StatusCode, header};
 use hyper::upgrade::OnUpgrade;
 use leno_http::body::{Body, CloseReason, ClosedBy, Guard};
 use leno_http::failure::Failure;
 use leno_http::http2::{Bidirectional, TunnelHandle, Upgrading};
+use leno_policy::spec::Protocol;
 use leno_runtime::schedule;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -34,12 +36,15 @@ enum UpgradedStream {
     Stream(TunnelHandle),
 }
 
-/// Checks the upstream's status. `upgrade`: the exchange was permitted as a WebSocket.
-pub(crate) fn check<B>(upgrade: bool, response: &mut Response<B>) -> Result<(), Failure> {
+/// Checks the upstream's status, and keeps its stream if it switches protocols as it was permitted.
+pub(crate) fn check<B>(exchange: &Exchange, response: &mut Response<B>) -> Result<(), Failure> {
     match response.status().as_u16() {
         // The callee's side of this exchange is on this node, too, and has already checked it.
         101 if response.extensions().get::<UpgradedStream>().is_some() => Ok(()),
-        101 if !upgrade => Err(Failure::Protocol("it switched protocols, which was not asked of it")),
+        101 if !exchange.upgrade || exchange.connects => {
+            Err(Failure::Protocol("it switched protocols, which was not asked of it"))
+        }
+        101 if exchange.protocol != Protocol::WebSocket => switch(response),
         101 => {
             let names_websocket =
                 |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"websocket");
@@ -48,6 +53,11 @@ pub(crate) fn check<B>(upgrade: bool, response: &mut Response<B>) -> Result<(), 
                 return Err(Failure::Protocol("it switched to another protocol than WebSocket"));
             }
             switch(response)
+        }
+        200..=299 if exchange.connects => {
+            let stream = upstream_stream(response)?;
+            response.extensions_mut().insert(stream);
+            Ok(())
         }
         // Interim responses are passed on before, and there is no other class of status (RFC 9110,
         // 15).
@@ -58,13 +68,22 @@ pub(crate) fn check<B>(upgrade: bool, response: &mut Response<B>) -> Result<(), 
 
 /// Makes the response a 101, and keeps the upstream's stream for [`join`].
 pub(crate) fn switch<B>(response: &mut Response<B>) -> Result<(), Failure> {
-    let extensions = response.extensions_mut();
-    let tunnel = extensions.remove().map(UpgradedStream::Stream);
-    let stream = tunnel.or_else(|| extensions.remove().map(UpgradedStream::Hyper));
-    let stream = stream.ok_or(Failure::Protocol("it switched protocols on a connection that cannot"))?;
+    let stream = upstream_stream(response)?;
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     response.extensions_mut().insert(stream);
     Ok(())
+}
+
+fn upstream_stream<B>(response: &mut Response<B>) -> Result<UpgradedStream, Failure> {
+    let extensions = response.extensions_mut();
+    let tunnel = extensions.remove().map(UpgradedStream::Stream);
+    let stream = tunnel.or_else(|| extensions.remove().map(UpgradedStream::Hyper));
+    stream.ok_or(Failure::Protocol("it switched protocols on a connection that cannot"))
+}
+
+/// Whether the response begins a tunnel.
+pub(crate) fn begins_tunnel(extensions: &Extensions) -> bool {
+    extensions.get::<UpgradedStream>().is_some()
 }
 
 /// If the response switches protocols, connects the client's stream to the upstream's as soon as

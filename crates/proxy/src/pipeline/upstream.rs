@@ -6,10 +6,12 @@ mod nodes;
 mod report;
 mod send;
 
+pub(crate) use send::CONNECT;
+
 use crate::pipeline::component::Running;
 use crate::pipeline::exchange::{Exchange, Origin};
 use crate::pipeline::judge::{Permit, PermittedRequest};
-use crate::pipeline::pool::CheckIn;
+use crate::pipeline::pool::{CheckIn, ConnectionKey};
 use crate::pipeline::route::followed::FollowedRoute;
 use crate::pipeline::route::{Route, Upstream};
 use crate::pipeline::{chain, component, retry, upgrade};
@@ -210,7 +212,7 @@ impl Forward<'_> {
             Upstream::Remote(callee) => self.to_nodes(callee, head, body, avoid).await?,
             Upstream::NotACallee => return Err(Unavailable::Unknown.into()),
         };
-        upgrade::check(self.exchange.upgrade, &mut reply.response)?;
+        upgrade::check(self.exchange, &mut reply.response)?;
         Ok(reply)
     }
 
@@ -325,7 +327,8 @@ impl Forward<'_> {
         avoid: &[SocketAddr],
     ) -> Result<Reply, Failure> {
         let exchange = self.exchange;
-        if exchange.upgrade && revision.protocol != AppProtocol::Http1 {
+        let protocol = self.protocol(revision);
+        if exchange.upgrade && protocol != AppProtocol::Http1 {
             return Err(Failure::Protocol("it speaks HTTP/2, over which no WebSocket is opened to an instance"));
         }
         let mut lease = self.lease(entry, revision, avoid).await?;
@@ -333,7 +336,7 @@ impl Forward<'_> {
         exchange.finalize_request(&mut head.headers, entry);
         let mut lost = Vec::new();
         loop {
-            let failure = match self.send_to(entry, revision, lease, (head, body)).await {
+            let failure = match self.send_to(entry, protocol, lease, (head, body)).await {
                 Ok(reply) => return Ok(reply),
                 Err(failure) => failure,
             };
@@ -353,7 +356,7 @@ impl Forward<'_> {
     async fn send_to(
         &self,
         entry: &Arc<FunctionEntry>,
-        revision: &Revision,
+        protocol: AppProtocol,
         lease: Lease,
         (head, body): (Box<request::Parts>, Body),
     ) -> Result<Reply, Failure> {
@@ -368,14 +371,16 @@ impl Forward<'_> {
         let awaiting = Awaiting { lease: &lease, since: tokio::time::Instant::now(), limit: self.longest() };
         let handling =
             instance.and_then(|instance| exchange.worker.node.credentials.handle(instance, in_flight.clone()));
-        let (response, connection) = match revision.protocol {
+        let key = self.key(&lease);
+        let (response, connection) = match protocol {
             AppProtocol::Http1 => {
-                let (response, connection) = self.send_http1(entry, Endpoints::one(&lease, entry), head, body).await?;
+                let (response, connection) =
+                    self.send_http1(entry, Endpoints::one(key, &lease, entry), head, body).await?;
                 (response.map(Body::from), Some(connection))
             }
             AppProtocol::H2c | AppProtocol::Grpc => {
                 let (response, connection) =
-                    self.send_http2(Some(entry), Endpoints::one(&lease, entry), head, body).await?;
+                    self.send_http2(Some(entry), Endpoints::one(key, &lease, entry), head, body).await?;
                 (response.map(Body::from), Some(connection))
             }
             AppProtocol::Chain => {
@@ -418,9 +423,26 @@ impl Forward<'_> {
         Ok(Reply { response, guard: UpstreamGuard { _running: Some(running), ..UpstreamGuard::default() } })
     }
 
+    /// The protocol of an instance. A pod gets a request in the protocol in which it came, and each
+    /// WebSocket over HTTP/1.1.
+    fn protocol(&self, revision: &Revision) -> AppProtocol {
+        match (&self.exchange.pod, self.exchange.protocol) {
+            (None, _) => revision.protocol,
+            (Some(_), Protocol::Http1 | Protocol::WebSocket) => AppProtocol::Http1,
+            (Some(_), Protocol::Http2 | Protocol::Grpc) => AppProtocol::H2c,
+        }
+    }
+
+    fn key(&self, lease: &Lease) -> ConnectionKey {
+        self.exchange.pod.as_ref().map_or_else(|| ConnectionKey::instance(lease.address), |pod| ConnectionKey::pod(pod))
+    }
+
     /// Leases an instance that is not ejected. Waits for one if it must and if the circuit breaker
     /// allows it.
     async fn lease(&self, entry: &FunctionEntry, revision: &Revision, avoid: &[SocketAddr]) -> Result<Lease, Failure> {
+        if let Some(pod) = &self.exchange.pod {
+            return Ok(pod.lease());
+        }
         let (instances, target) = (&self.exchange.worker.node.instances, &self.permit.target);
         let function = &entry.config.id;
         let mut avoid = Cow::Borrowed(avoid);

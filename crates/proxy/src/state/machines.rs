@@ -22,7 +22,7 @@ const MOST: usize = 4096;
 #[derive(Debug, Default)]
 pub struct Machines {
     others: ArcSwap<HashSet<IpAddr>>,
-    own: Mutex<HashMap<IpAddr, (bool, Instant)>>,
+    own: Mutex<HashMap<IpAddr, (Option<bool>, Instant)>>,
     /// The addresses of this node's gateway.
     gateway: ArcSwap<Vec<SocketAddr>>,
 }
@@ -52,21 +52,28 @@ impl Machines {
     /// Whether this is an address of one of the mesh's machines. If the kernel does not say whether
     /// it is this machine's, it counts as one.
     pub fn have(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        if self.others.load().contains(&address) {
-            return true;
-        }
-        let now = Instant::now();
+        self.others.load().contains(&address.to_canonical()) || self.own(address).unwrap_or(true)
+    }
+
+    /// Whether this is an address of this machine, as far as the kernel says.
+    pub fn is_own(&self, address: IpAddr) -> bool {
+        self.own(address).unwrap_or(false)
+    }
+
+    /// `None`: the kernel does not say.
+    fn own(&self, address: IpAddr) -> Option<bool> {
+        let (address, now) = (address.to_canonical(), Instant::now());
         let known = self.own.lock().unwrap_or_else(PoisonError::into_inner).get(&address).copied();
         if let Some((own, at)) = known
             && now.saturating_duration_since(at) < HOLDS
         {
             return own;
         }
-        let own = is_own(address).unwrap_or_else(|error| {
-            tracing::warn!(%address, %error, "the kernel does not say whether an address is this machine's; it counts as such");
-            true
-        });
+        let own = is_own(address)
+            .inspect_err(|error| {
+                tracing::warn!(%address, %error, "the kernel does not say whether an address is this machine's");
+            })
+            .ok();
         let mut answers = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         if answers.len() >= MOST {
             answers.clear();
@@ -143,7 +150,7 @@ mod tests {
     fn the_kernel_says_which_addresses_are_this_machine_s() {
         let machines = Machines::default();
         for own in ["127.0.0.1", "127.9.8.7", "::ffff:127.0.0.1"] {
-            assert!(machines.have(own.parse().unwrap()), "{own}");
+            assert!(machines.have(own.parse().unwrap()) && machines.is_own(own.parse().unwrap()), "{own}");
         }
         // No machine has a documentation address (RFC 5737, RFC 3849).
         for other in ["203.0.113.9", "2001:db8::9"] {
@@ -157,7 +164,7 @@ mod tests {
         let address = "203.0.113.9".parse().unwrap();
         assert!(!machines.have(address));
         machines.set_others(["::ffff:203.0.113.9".parse().unwrap(), "0.0.0.0".parse().unwrap()]);
-        assert!(machines.have(address));
+        assert!(machines.have(address) && !machines.is_own(address));
         machines.set_others([]);
         assert!(!machines.have(address));
     }

@@ -13,6 +13,7 @@ use crate::state::instances::Instances;
 use crate::state::kernel::Kernel;
 use crate::state::links::Links;
 use crate::state::machines::Machines;
+use crate::state::pods::PodCallers;
 use crate::state::policy_state::PolicyState;
 use crate::state::removed_functions::RemovedFunctions;
 use crate::state::snapshot::NodeSnapshot;
@@ -44,6 +45,8 @@ pub struct Node {
     pub endpoints: Endpoints,
     /// Credentials of the instances that may use the outbound listener.
     pub credentials: Credentials,
+    /// The pods of the node's own connections.
+    pub(crate) pod_callers: PodCallers,
     /// Shared-memory links of instances.
     pub links: Links,
     /// Channels between instances with links.
@@ -111,6 +114,7 @@ impl Node {
             instances,
             endpoints: Endpoints::default(),
             credentials: Credentials::default(),
+            pod_callers: PodCallers::default(),
             links: Links::default(),
             channels: Channels::default(),
             addresses: Addresses::default(),

@@ -27,6 +27,7 @@ mod interim;
 mod limits;
 mod names;
 mod nodes;
+mod pods;
 mod proof;
 mod renewal;
 mod response_heads;

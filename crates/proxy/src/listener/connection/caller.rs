@@ -29,7 +29,9 @@ impl Connection {
                 if is_served { Ok((snapshot, Origin::Gateway)) } else { Err(Failure::NoRoute) }
             }
             TrafficDirection::Inbound => {
-                let found = self.function.as_ref().and_then(|function| self.worker.snapshot_with(function));
+                let of_pod = self.pod.as_ref().map(|connection| connection.pod.function());
+                let found = self.function.as_ref().or(of_pod.as_ref());
+                let found = found.and_then(|function| self.worker.snapshot_with(function));
                 let (snapshot, entry) = found.ok_or(Failure::Misdirected)?;
                 Ok((snapshot, Origin::Inbound(entry)))
             }

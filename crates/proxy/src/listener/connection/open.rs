@@ -42,7 +42,7 @@ impl OpenConnection {
     }
 
     /// The namespace and instance that the connection counts for.
-    pub(super) fn attribution(&self) -> &Option<Attribution> {
+    pub(in crate::listener) fn attribution(&self) -> &Option<Attribution> {
         &self.attribution
     }
 
@@ -59,7 +59,7 @@ impl OpenConnection {
     }
 
     /// Runs `future`; `None`: draining began first.
-    pub(super) async fn unless_draining<F: Future>(&self, future: F) -> Option<F::Output> {
+    pub(in crate::listener) async fn unless_draining<F: Future>(&self, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         poll_fn(|cx| {
             self.wake_to_drain(cx);

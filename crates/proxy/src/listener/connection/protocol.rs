@@ -38,6 +38,19 @@ impl Connection {
                 sniffed??
             }
         };
+        self.serve_detected(stream, detected, open).await
+    }
+
+    /// Serves this HTTP version.
+    pub(super) async fn serve_detected<T>(
+        self,
+        stream: ClientStream<T>,
+        detected: DetectedProtocol,
+        open: &OpenConnection,
+    ) -> io::Result<()>
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         match detected {
             DetectedProtocol::Http1 => {
                 let connection = Rc::new(self);

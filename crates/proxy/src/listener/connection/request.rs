@@ -3,6 +3,7 @@
 use super::Connection;
 use super::open::OpenConnection;
 use crate::pipeline::exchange::{Arrival, Exchange, Origin};
+use crate::pipeline::probe::Probe;
 use crate::pipeline::worker::PinnedSnapshot;
 use crate::pipeline::{reply, upgrade};
 use crate::state::in_flight::InFlight;
@@ -92,7 +93,15 @@ impl Connection {
             self.tunnel(on_upgrade, origin, busy);
             return Response::new(Body::empty());
         }
+        if let Some(pod) = &self.pod
+            && let Some(probe) = Probe::of(pod, &head, &body)
+        {
+            let mut response = Box::pin(probe.answer(&self.worker, *head, body)).await;
+            response.body_mut().occupy(busy);
+            return response;
+        }
         if let Origin::Inbound(entry) = &origin
+            && self.pod.is_none()
             && head.method == Method::CONNECT
             && head.extensions.get::<h2::ext::Protocol>().is_none()
         {
@@ -117,10 +126,11 @@ impl Connection {
             }
             (exchange, Err(malformed)) => exchange.fail(malformed.into()),
         };
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        if upgrade::begins_tunnel(response.extensions()) {
+            let is_last = is_tunnel && response.status() == StatusCode::SWITCHING_PROTOCOLS;
             let open = OpenConnection::new(&self.worker, self.direction);
             upgrade::join(on_upgrade, &mut response, (busy.into_tunnel(), open, self.attribution.clone()));
-            return self.adapt_response(response, http2, is_tunnel);
+            return self.adapt_response(response, http2, is_last);
         }
         response.body_mut().occupy(busy);
         self.adapt_response(response, http2, is_last())
@@ -153,6 +163,8 @@ impl Connection {
                 }
             }
             Origin::Outbound(caller, _) => peer.identity = Some(caller.identity.clone()),
+            // Fields of the mesh that come from no sidecar mean nothing.
+            Origin::Inbound(_) if self.pod.is_some() => port = Some(self.port),
             Origin::Inbound(_) => {
                 (timeout, is_retry, is_unshared) =
                     (hop::timeout(headers), hop::is_retry(headers), hop::is_unshared(headers));
@@ -180,6 +192,7 @@ impl Connection {
             via_gateway,
             hop_terms,
             certificate: self.certificate,
+            pod: self.pod.clone(),
             timeout,
             is_retry: is_retry || parent.as_deref().is_some_and(InFlight::is_retry),
             is_unshared,
@@ -215,7 +228,7 @@ impl Connection {
         record.failure(failure);
         let mut response = reply::rejected(failure, request_id, &head.headers);
         record.status(response.status().as_u16());
-        if self.direction == TrafficDirection::Inbound {
+        if self.direction == TrafficDirection::Inbound && self.pod.is_none() {
             // The caller's sidecar sends the request to another node.
             response.extensions_mut().insert(failure.clone());
         }
@@ -230,6 +243,7 @@ impl Connection {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         if self.direction == TrafficDirection::Inbound
+            && self.pod.is_none()
             && let Some(label) = response.extensions().get::<Failure>().and_then(Failure::label)
         {
             response.headers_mut().insert(head::HOP_FAILURE, HeaderValue::from_static(label));

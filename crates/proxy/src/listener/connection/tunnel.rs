@@ -69,6 +69,7 @@ impl Connection {
             caller: RefCell::new(Some((proof, caller))),
             one_caller: true,
             certificate: None,
+            pod: None,
             activity: open.activity().clone(),
             attribution: self.attribution.clone(),
         };

@@ -161,7 +161,9 @@ impl Pool {
                 }
                 http2.handshake(stream, held, None).await?
             }
-            CalleeKey::Instance | CalleeKey::Egress(_) => http2.handshake(stream, held, None).await?,
+            CalleeKey::Instance | CalleeKey::Pod(_) | CalleeKey::Egress(_) => {
+                http2.handshake(stream, held, None).await?
+            }
             CalleeKey::Sidecar((caller, callee)) => {
                 let config = self.configuration(svids, caller, callee)?;
                 let callee: SpiffeId =
@@ -203,6 +205,13 @@ impl Pool {
     pub(super) fn calm(&self, key: &ConnectionKey) {
         if let Some(host) = self.http2.borrow_mut().get_mut(key) {
             host.calmed = Some((host.calmed.map_or(1, |(times, _)| times + 1), Instant::now()));
+        }
+    }
+
+    /// Closes the connections to this callee that have no streams.
+    pub(super) fn forget_http2(&self, key: &ConnectionKey) {
+        if let Some(host) = self.http2.borrow_mut().get_mut(key) {
+            host.connections.retain(|shared| shared.streams.is_open());
         }
     }
 

@@ -1,6 +1,7 @@
 //! The keys by which requests share connections.
 
 use crate::state::egress::{EgressKey, EgressTargetTls};
+use crate::state::pods::PodConnection;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -16,6 +17,8 @@ pub(crate) struct ConnectionKey {
 pub(crate) enum CalleeKey {
     /// An instance, without TLS.
     Instance,
+    /// A pod, for the client at this address only: a pod sees its clients' addresses.
+    Pod(SocketAddr),
     /// A sidecar, with mutual TLS between these identities.
     Sidecar(Identities),
     /// An external service.
@@ -28,6 +31,11 @@ impl ConnectionKey {
         Self { address, callee: CalleeKey::Instance }
     }
 
+    /// The key of a pod, for one connection of a client.
+    pub(crate) fn pod(connection: &PodConnection) -> Self {
+        Self { address: connection.called, callee: CalleeKey::Pod(connection.client) }
+    }
+
     /// The key under which connections are counted and waited for: that of the callee. Connections
     /// to all names and addresses of an external service count together, because its callers choose
     /// among them; an instance is one address.
@@ -38,7 +46,7 @@ impl ConnectionKey {
                 let egress = EgressKey { name: egress.name.clone(), tls: None };
                 Self { address, callee: CalleeKey::Egress(egress) }
             }
-            CalleeKey::Instance | CalleeKey::Sidecar(_) => self.clone(),
+            CalleeKey::Instance | CalleeKey::Pod(_) | CalleeKey::Sidecar(_) => self.clone(),
         }
     }
 
@@ -51,7 +59,7 @@ impl ConnectionKey {
     pub(super) fn outside_tls(&self) -> Option<&EgressTargetTls> {
         match &self.callee {
             CalleeKey::Egress(egress) => egress.tls.as_ref(),
-            CalleeKey::Instance | CalleeKey::Sidecar(_) => None,
+            CalleeKey::Instance | CalleeKey::Pod(_) | CalleeKey::Sidecar(_) => None,
         }
     }
 }

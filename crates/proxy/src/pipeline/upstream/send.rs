@@ -31,7 +31,7 @@ use std::time::Duration;
 /// repeatable request is kept, to be sent again.
 const STALE_AFTER: Duration = Duration::from_millis(500);
 /// Longest time to connect to an instance.
-pub(super) const CONNECT: Duration = Duration::from_secs(5);
+pub(crate) const CONNECT: Duration = Duration::from_secs(5);
 
 /// The possible destinations of a request.
 pub(super) struct Endpoints<'a> {
@@ -49,8 +49,7 @@ pub(super) struct Endpoints<'a> {
 
 impl<'a> Endpoints<'a> {
     /// A leased instance.
-    pub(super) fn one(lease: &'a Lease, entry: &'a FunctionEntry) -> Self {
-        let key = ConnectionKey::instance(lease.address);
+    pub(super) fn one(key: ConnectionKey, lease: &'a Lease, entry: &'a FunctionEntry) -> Self {
         Self { key, others: VecDeque::new(), lease: Some(&*lease.guard), limit: CONNECT, share: entry.share() }
     }
 

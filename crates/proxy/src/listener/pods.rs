@@ -1,0 +1,163 @@
+//! Serves the connections of a pod that arrive at listeners in its network: those that its programs
+//! open, and those that others open to it.
+
+use super::Listener;
+use super::connection::{self, OpenConnection};
+use super::listen::{Phase, accept};
+use crate::l4::opening::{self, Opening, Patience};
+use crate::l4::pods::{PodTcp, connect_on, copy_unjudged};
+use crate::listener::stream::DetectedProtocol;
+use crate::pipeline::worker::Worker;
+use crate::state::pods::{PodConnection, ServedPod, canonical};
+use leno_http::peer::{Peer, TrafficDirection};
+use leno_runtime::schedule::{self, Class};
+use std::io;
+use std::net;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// How long the listeners of a pod that has ended take the connections that wait in their queues.
+const LAST_CONNECTIONS: Duration = Duration::from_secs(1);
+
+/// The listeners of a pod, and the pod.
+#[derive(Debug)]
+pub struct PodListeners {
+    /// The pod.
+    pub pod: Arc<ServedPod>,
+    /// Take the connections that its programs open. The local address of a connection is its
+    /// destination.
+    pub outbound: Vec<net::TcpListener>,
+    /// Take the connections that others open to it. The local address of a connection is the called
+    /// one.
+    pub inbound: Vec<net::TcpListener>,
+}
+
+impl PodListeners {
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        let clone = |listeners: &[net::TcpListener]| {
+            listeners.iter().map(net::TcpListener::try_clone).collect::<io::Result<_>>()
+        };
+        Ok(Self { pod: self.pod.clone(), outbound: clone(&self.outbound)?, inbound: clone(&self.inbound)? })
+    }
+}
+
+/// Serves the listeners until the pod or the node ends.
+pub(super) fn spawn(worker: &Rc<Worker>, listeners: PodListeners, phases: &watch::Receiver<Phase>, most: usize) {
+    let PodListeners { pod, outbound, inbound } = listeners;
+    let outbound = outbound.into_iter().map(|socket| (TrafficDirection::Outbound, socket));
+    for (direction, socket) in outbound.chain(inbound.into_iter().map(|socket| (TrafficDirection::Inbound, socket))) {
+        let (socket, listener) = match begin(worker, &pod, direction, socket) {
+            Ok(begun) => begun,
+            Err(error) => {
+                tracing::error!(pod = &*pod.name, ?direction, %error, "connections of a pod are not served");
+                continue;
+            }
+        };
+        let (pod, mut phases) = (pod.clone(), phases.clone());
+        schedule::spawn_for(Class::of(&pod.function().to_string()), async move {
+            let mut accepting = pin!(accept(socket, listener, most));
+            tokio::select! {
+                () = &mut accepting => {}
+                () = pod.ended() => drop(timeout(LAST_CONNECTIONS, accepting).await),
+                // The child of a hot restart gets new connections. Those that were in the queues
+                // before are served here.
+                _ = phases.wait_for(|phase| *phase >= Phase::Ending) => {}
+            }
+        });
+    }
+}
+
+fn begin(
+    worker: &Rc<Worker>,
+    pod: &Arc<ServedPod>,
+    direction: TrafficDirection,
+    socket: net::TcpListener,
+) -> io::Result<(TcpListener, Rc<Listener>)> {
+    socket.set_nonblocking(true)?;
+    let socket = TcpListener::from_std(socket)?;
+    let listener = Rc::new(Listener {
+        worker: worker.clone(),
+        direction,
+        caller: None,
+        pod: Some(pod.clone()),
+        share: Some(worker.node.telemetry.namespaces.of(&pod.function().namespace)),
+        tls: None,
+        address: socket.local_addr()?,
+        opened: None,
+        closed: Rc::default(),
+    });
+    Ok((socket, listener))
+}
+
+/// Serves a connection of a pod.
+pub(super) async fn serve(
+    listener: &Rc<Listener>,
+    pod: &Arc<ServedPod>,
+    mut stream: TcpStream,
+    client: SocketAddr,
+    open: OpenConnection,
+) {
+    let worker = &listener.worker;
+    let _open = pod.open();
+    if listener.direction == TrafficDirection::Outbound {
+        let _busy = open.activity().begin();
+        // The node cannot see whether the connection is in use, so a draining node ends it.
+        let _ = open.unless_draining(connect_on(worker, pod, stream)).await;
+        return;
+    }
+    let Ok(called) = stream.local_addr() else { return };
+    let client = canonical(client);
+    let caller = worker.node.pod_callers.find(client);
+    let is_from_node = caller.is_none() && pod.network().is_of_node(client.ip());
+    let connection = Rc::new(PodConnection { pod: pod.clone(), called: canonical(called), client, is_from_node });
+    let limits = worker.snapshot().mesh.limits;
+    let patience = match pod.names_http(called.port()) {
+        true => Patience { first: limits.idle_timeout, line: limits.head_timeout },
+        false => Patience::short(limits.head_timeout),
+    };
+    let mut ahead = Vec::new();
+    let begun = open.unless_draining(opening::read(&mut stream, &mut ahead, patience)).await;
+    let Some(Ok(mut begun)) = begun else { return };
+    let Some((_, entry)) = worker.snapshot_with(&pod.function()) else {
+        // An enforced pod takes nothing that is not judged.
+        if !pod.is_enforced() {
+            copied(&open, &connection, stream, &ahead).await;
+        }
+        return;
+    };
+    let is_probe = match begun {
+        Opening::Tls => connection.is_tls_probe(),
+        Opening::Nothing => connection.is_tcp_probe(),
+        _ => false,
+    };
+    if is_probe {
+        return copied(&open, &connection, stream, &ahead).await;
+    }
+    let called_by = caller.as_ref().and_then(|caller| worker.snapshot_with(&caller.function()));
+    let peer = Peer { identity: called_by.map(|(_, caller)| caller.identity.clone()), address: client };
+    if !matches!(begun, Opening::Http1 | Opening::Http2) {
+        let _busy = open.activity().begin();
+        let proxy = PodTcp::new(worker, &connection, &peer, caller);
+        let Some(Some(late)) = open.unless_draining(proxy.run(stream, ahead, begun)).await else { return };
+        (stream, ahead, begun) = (late.stream, late.ahead, late.opening);
+    }
+    schedule::charge(entry.class);
+    let agreed = match begun {
+        Opening::Http2 => DetectedProtocol::Http2,
+        _ => DetectedProtocol::Http1,
+    };
+    connection::serve_pod(listener, (connection, peer), (stream, ahead, agreed), &open).await;
+}
+
+async fn copied(open: &OpenConnection, connection: &PodConnection, stream: TcpStream, ahead: &[u8]) {
+    let _busy = open.activity().begin();
+    if let Some(Err(error)) = open.unless_draining(copy_unjudged(connection, stream, ahead)).await {
+        tracing::debug!(pod = &*connection.pod.name, %error, "a connection to a pod has failed");
+    }
+}

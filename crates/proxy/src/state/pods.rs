@@ -1,0 +1,259 @@
+//! The pods that this node serves, and the connections that it has opened for them.
+
+use crate::state::instances::{Connect, ConnectError, InstanceProof, Lease};
+use arc_swap::ArcSwap;
+use leno_model::{FunctionId, Pod, PodMode, PodProbe, ProbeKind};
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+
+/// The network of a pod, as the node reaches it.
+pub trait PodNetwork: Send + Sync + 'static {
+    /// Binds a socket of the pod for a connection to `destination`. Returns its address, and the
+    /// future that connects it.
+    fn bind_out(&self, destination: SocketAddr) -> Binding;
+
+    /// Connects to the program that listens at `called` in the pod, from the client's address.
+    fn connect_in(&self, called: SocketAddr, client: SocketAddr) -> Dial;
+
+    /// Whether this address is one of the node's own, from which the kubelet sends its probes.
+    fn is_of_node(&self, address: IpAddr) -> bool;
+}
+
+/// The future of [`PodNetwork::bind_out`].
+pub type Binding = Pin<Box<dyn Future<Output = io::Result<(SocketAddr, Dial)>> + Send>>;
+
+/// A connection that is being opened.
+pub type Dial = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>;
+
+/// A pod whose connections this node serves.
+pub struct ServedPod {
+    /// `namespace/name`.
+    pub name: Arc<str>,
+    /// The pod, as the control plane delivered it last.
+    pod: ArcSwap<Pod>,
+    network: Arc<dyn PodNetwork>,
+    ended: AtomicBool,
+    end: Notify,
+    /// Open connections.
+    open: AtomicUsize,
+    /// Notified when one of them closes.
+    closed: Notify,
+}
+
+/// Counts an open connection of a pod.
+pub(crate) struct OpenPodConnection<'a>(&'a ServedPod);
+
+impl Drop for OpenPodConnection<'_> {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::AcqRel);
+        self.0.closed.notify_waiters();
+    }
+}
+
+impl ServedPod {
+    /// A pod whose connections arrive at listeners in its network.
+    pub fn new(pod: Pod, network: Arc<dyn PodNetwork>) -> Arc<Self> {
+        Arc::new(Self {
+            name: format!("{}/{}", pod.namespace, pod.name).into(),
+            pod: ArcSwap::from_pointee(pod),
+            network,
+            ended: AtomicBool::new(false),
+            end: Notify::new(),
+            open: AtomicUsize::new(0),
+            closed: Notify::new(),
+        })
+    }
+
+    /// Replaces the pod's settings. They count for new connections and requests.
+    pub fn set(&self, pod: Pod) {
+        self.pod.store(Arc::new(pod));
+    }
+
+    /// Ends its listeners, after the connections that wait in their queues. Open connections go on.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.end.notify_waiters();
+    }
+
+    /// Waits until no connection is open.
+    pub async fn drained(&self) {
+        loop {
+            let closed = self.closed.notified();
+            if self.open.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            closed.await;
+        }
+    }
+
+    pub(crate) fn open(&self) -> OpenPodConnection<'_> {
+        self.open.fetch_add(1, Ordering::AcqRel);
+        OpenPodConnection(self)
+    }
+
+    /// Waits until the listeners have to end.
+    pub(crate) async fn ended(&self) {
+        let end = self.end.notified();
+        if !self.ended.load(Ordering::Acquire) {
+            end.await;
+        }
+    }
+
+    /// The function that the pod runs.
+    pub(crate) fn function(&self) -> FunctionId {
+        self.pod.load().function.clone()
+    }
+
+    pub(crate) fn is_enforced(&self) -> bool {
+        self.pod.load().mode == PodMode::Enforced
+    }
+
+    pub(crate) fn network(&self) -> &Arc<dyn PodNetwork> {
+        &self.network
+    }
+
+    /// Whether the name of this port says that its clients speak first, and speak HTTP.
+    pub(crate) fn names_http(&self, port: u16) -> bool {
+        let pod = self.pod.load();
+        let name = pod.ports.iter().find(|named| named.number == port).and_then(|named| named.name.as_deref());
+        // Names of ports begin with their protocol, as in `http-metrics`.
+        let protocol = name.and_then(|name| name.split('-').next());
+        protocol.is_some_and(|protocol| ["http", "http2", "h2c", "grpc"].contains(&protocol))
+    }
+
+    fn has_probe(&self, is_it: impl Fn(&PodProbe) -> bool) -> bool {
+        self.pod.load().probes.iter().any(is_it)
+    }
+}
+
+impl fmt::Debug for ServedPod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServedPod").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// A connection to a pod.
+#[derive(Debug)]
+pub(crate) struct PodConnection {
+    pub pod: Arc<ServedPod>,
+    /// The address and port of the pod that the client called.
+    pub called: SocketAddr,
+    pub client: SocketAddr,
+    /// The client is a program of the node's own network, such as the kubelet.
+    pub is_from_node: bool,
+}
+
+/// The path of the health check of gRPC.
+const GRPC_HEALTH: &str = "/grpc.health.v1.Health/Check";
+
+impl PodConnection {
+    /// Whether the kubelet may have sent this GET as a probe. `path`: with its query.
+    pub(crate) fn is_http_probe(&self, path: &str) -> bool {
+        let is_there = |probe: &PodProbe| {
+            let probed = probe.path.as_deref().unwrap_or_default();
+            probed == path || probed.is_empty() && path == "/" || path.strip_prefix('/') == Some(probed)
+        };
+        self.is_probe(ProbeKind::Http, is_there)
+    }
+
+    /// Whether the kubelet may have sent this gRPC call as a probe.
+    pub(crate) fn is_grpc_probe(&self, path: &str) -> bool {
+        path == GRPC_HEALTH && self.is_probe(ProbeKind::Grpc, |_| true)
+    }
+
+    /// Whether the kubelet may have opened this connection, which begins with TLS, for a probe.
+    pub(crate) fn is_tls_probe(&self) -> bool {
+        self.is_probe(ProbeKind::Https, |_| true)
+    }
+
+    /// Whether the kubelet may have opened this connection, on which nothing came, for a probe.
+    pub(crate) fn is_tcp_probe(&self) -> bool {
+        self.is_probe(ProbeKind::Tcp, |_| true)
+    }
+
+    fn is_probe(&self, kind: ProbeKind, is_it: impl Fn(&PodProbe) -> bool) -> bool {
+        let port = self.called.port();
+        self.is_from_node && self.pod.has_probe(|probe| probe.kind == kind && probe.port == port && is_it(probe))
+    }
+
+    /// Permission to send requests to this very pod and port.
+    pub(crate) fn lease(&self) -> Lease {
+        let guard = PodProof { network: self.pod.network.clone(), called: self.called, client: self.client };
+        Lease { address: self.called, instance: Some(self.pod.name.clone()), guard: Box::new(guard) }
+    }
+
+    /// Connects to the program.
+    pub(crate) fn connect(&self) -> Dial {
+        self.pod.network.connect_in(self.called, self.client)
+    }
+}
+
+/// Connects to a pod's program from the address of a client.
+struct PodProof {
+    network: Arc<dyn PodNetwork>,
+    called: SocketAddr,
+    client: SocketAddr,
+}
+
+impl InstanceProof for PodProof {
+    fn connect(&self, _: SocketAddr) -> Connect<'_> {
+        let dial = self.network.connect_in(self.called, self.client);
+        Box::pin(async { dial.await.map_err(ConnectError::Io) })
+    }
+}
+
+/// The connections that the node has opened for programs of its pods, by their local address. Such a
+/// connection may lead to another pod of this node, which then knows its caller.
+#[derive(Debug, Default)]
+pub struct PodCallers {
+    callers: Mutex<HashMap<SocketAddr, (u64, Arc<ServedPod>)>>,
+    numbers: AtomicU64,
+}
+
+/// Keeps a connection in the table.
+pub(crate) struct CallerEntry<'a> {
+    table: &'a PodCallers,
+    local: SocketAddr,
+    number: u64,
+}
+
+impl PodCallers {
+    /// Enters a connection before it is opened. The entry stays until the result is dropped.
+    pub(crate) fn enter(&self, local: SocketAddr, pod: &Arc<ServedPod>) -> CallerEntry<'_> {
+        let (local, number) = (canonical(local), self.numbers.fetch_add(1, Ordering::Relaxed));
+        self.lock().insert(local, (number, pod.clone()));
+        CallerEntry { table: self, local, number }
+    }
+
+    /// The pod whose connection has this address; `None`: the node has not opened it.
+    pub(crate) fn find(&self, client: SocketAddr) -> Option<Arc<ServedPod>> {
+        self.lock().get(&canonical(client)).map(|(_, pod)| pod.clone())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, (u64, Arc<ServedPod>)>> {
+        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for CallerEntry<'_> {
+    fn drop(&mut self) {
+        let mut callers = self.table.lock();
+        // Another connection may have the address by now.
+        if callers.get(&self.local).is_some_and(|(number, _)| *number == self.number) {
+            callers.remove(&self.local);
+        }
+    }
+}
+
+/// An IPv4 address in its own form.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
