@@ -5,7 +5,7 @@ use crate::routes::Routes;
 use leno_ebpf::{Network, POD_MARK, Pods};
 use socket2::SockAddr;
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -55,14 +55,27 @@ impl PodDialer {
     /// # Errors
     /// The destination is the pod itself, or the connection fails.
     pub async fn connect_out(&self, destination: SocketAddr) -> io::Result<TcpStream> {
+        let (_, connecting) = self.bind_out(destination).await?;
+        connecting.await
+    }
+
+    /// The same in two steps. Returns the address of the connection before anything is sent: a peer
+    /// on this machine accepts the connection before the kernel returns from connecting it.
+    ///
+    /// # Errors
+    /// The destination is the pod itself, no route leads there, or the pod has no free port.
+    pub async fn bind_out(
+        &self,
+        destination: SocketAddr,
+    ) -> io::Result<(SocketAddr, impl Future<Output = io::Result<TcpStream>> + Send + use<>)> {
         let destination = canonical(destination);
         if self.is_own(destination.ip())? {
             let text = format!("{destination} is the pod itself, whose connections to itself are not captured");
             return Err(io::Error::new(ErrorKind::InvalidInput, text));
         }
         let pods = self.pods.clone();
-        let socket = self.inside(move || outgoing(&pods, destination.is_ipv6())).await?;
-        socket.connect(destination).await
+        let socket = self.inside(move || outgoing(&pods, destination)).await?;
+        Ok((socket.local_addr()?, socket.connect(destination)))
     }
 
     /// Connects to a program of the pod at one of the pod's addresses. The program sees the client's
@@ -127,10 +140,21 @@ impl PodDialer {
 }
 
 /// A socket for a connection out of the pod. The kernel lets it out.
-fn outgoing(pods: &Pods, is_ipv6: bool) -> io::Result<TcpSocket> {
-    let socket = if is_ipv6 { TcpSocket::new_v6() } else { TcpSocket::new_v4() }?;
+fn outgoing(pods: &Pods, destination: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = if destination.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() }?;
     pods.add_socket(socket.as_fd()).map_err(io::Error::other)?;
+    socket.bind(source(destination)?)?;
     Ok(socket)
+}
+
+/// The pod's address on the way to a destination, with any port. Nothing is sent.
+fn source(destination: SocketAddr) -> io::Result<SocketAddr> {
+    let any: IpAddr = if destination.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    let routed = UdpSocket::bind((any, 0))?;
+    routed.connect(destination)?;
+    let mut source = routed.local_addr()?;
+    source.set_port(0);
+    Ok(source)
 }
 
 /// A socket for a connection to a program, with a client's address. The mark leads it, and the
