@@ -62,6 +62,11 @@ impl EnforcedNamespaces {
         self.0.contains(namespace)
     }
 
+    /// The namespaces, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+
     /// Reads a list. There is none on a node whose agent has never had a configuration.
     pub fn read(file: &Path) -> Result<Option<Self>, EnforcedError> {
         let failed = |reason| EnforcedError::File { file: file.to_owned(), reason };
