@@ -94,6 +94,7 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         capacity: None,
         settings: Settings::default(),
         parent: None,
+        pods: None,
         own_control: true,
     };
     let engines = Arc::new(Engines::only(engine));

@@ -12,7 +12,7 @@ use leno_api::node::{self as admin, Address, Admin, Listener, PARENT_PID, Parent
 use leno_api::upgrade::Pending;
 use leno_identity::Membership;
 use leno_model::AdminListener;
-use leno_node::{ChildLink, Engines, Join, Listeners, Parent, Running, whole_machine};
+use leno_node::{CaptureOptions, ChildLink, Engines, Join, Listeners, Parent, PodOptions, Running, whole_machine};
 use leno_supervisor::{Settings, VolumeStore, end_orphans};
 use leno_wire::{Capacity, JoinToken};
 use rustix::process::{Resource, getrlimit};
@@ -32,6 +32,12 @@ use tokio::sync::{mpsc, watch};
 /// Threads of the supervisor and the admin listener, unless there are fewer cores. Requests have
 /// separate workers.
 const MANAGEMENT_THREADS: usize = 2;
+
+/// The root of cgroup2, and where it is on a machine that also has cgroup v1.
+const CGROUP: &str = "/sys/fs/cgroup";
+const CGROUP_BESIDE_V1: &str = "/sys/fs/cgroup/unified";
+/// The programs that capture pods outlive the node here.
+const PINS: &str = "/sys/fs/bpf/leno";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -62,6 +68,10 @@ pub(crate) struct Arguments {
     /// starts again, and the volumes of functions.
     #[arg(long, value_name = "FOLDER", env = "LENO_STATE", default_value = "/var/lib/leno/node")]
     state: PathBuf,
+    /// Root of the cgroup2 file system, below which the programs of pods are; default:
+    /// `/sys/fs/cgroup`, or `/sys/fs/cgroup/unified` beside cgroup v1.
+    #[arg(long, value_name = "FOLDER", requires = "kubernetes")]
+    cgroup: Option<PathBuf>,
     /// Address at which other nodes reach this one, if it differs from the one from which it joins.
     /// The join token must allow it.
     #[arg(long, value_name = "IP")]
@@ -149,6 +159,17 @@ impl Arguments {
     fn platform_join(&self) -> Result<Option<PlatformJoin>> {
         let (Some(credential), Some(roots)) = (self.token_file.clone(), self.ca.clone()) else { return Ok(None) };
         Ok(Some(PlatformJoin { control: self.control.clone(), name: self.name()?, credential, roots }))
+    }
+
+    /// The parts of the machine for pods; `None`: the node captures none.
+    fn pods(&self) -> Result<Option<PodOptions>> {
+        if !self.kubernetes {
+            return Ok(None);
+        }
+        let usual = [CGROUP, CGROUP_BESIDE_V1].map(PathBuf::from);
+        let found = usual.into_iter().find(|folder| folder.join("cgroup.controllers").exists());
+        let cgroup = self.cgroup.clone().or(found).unwrap_or_else(|| CGROUP.into());
+        Ok(Some(PodOptions::of_machine(CaptureOptions { cgroup, pins: PINS.into() })?))
     }
 
     fn name(&self) -> Result<String> {
@@ -252,6 +273,7 @@ async fn node(
         any_caller: arguments.guards.any_caller,
         settings,
         parent,
+        pods: arguments.pods().context("the pods of this machine cannot be captured")?,
         own_control: false,
     };
     let admin_listener = Listener::open(&mesh.admin, inherited.unwrap_or_default()).await?;

@@ -201,6 +201,7 @@ async fn up(
         capacity: None,
         settings,
         parent,
+        pods: None,
         own_control: true,
     };
     let admin_listener = Listener::open(&mesh.admin, inherited.unwrap_or_default()).await?;

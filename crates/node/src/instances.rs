@@ -14,8 +14,7 @@ use leno_proxy::links::large_pages;
 use leno_proxy::shards::Shards;
 use leno_shm::{Link, Settings};
 use leno_supervisor::{
-    AcquireError, Function, Host, InstanceId, JailListeners, LinkEnd, LinkError, Linking, Processes, Supervisor,
-    SyscallRefusal,
+    AcquireError, Function, Host, InstanceId, JailListeners, LinkEnd, LinkError, Linking, Processes, SyscallRefusal,
 };
 use leno_telemetry::flows::Refusal;
 use std::net::SocketAddr;
@@ -370,19 +369,6 @@ impl Host for InstanceHost {
             tracing::info!(instance = %name, "an instance has ended");
         }
     }
-}
-
-/// The instances of a function in the control plane's format.
-pub(crate) fn reported(supervisor: &Supervisor, function: &FunctionId) -> Vec<leno_wire::Instance> {
-    let report = |status: leno_supervisor::InstanceStatus| leno_wire::Instance {
-        id: status.id.number,
-        state: status.state,
-        address: status.address,
-        pid: status.pid,
-        restarts: status.restarts,
-        since: status.since,
-    };
-    supervisor.instances(function).into_iter().map(report).collect()
 }
 
 /// Logs this once, and not for each instance.

@@ -9,15 +9,17 @@ mod plan;
 
 use crate::draining::{self, Draining};
 use crate::images::Images;
-use crate::instances::{HostedFunctions, Revisions, reported};
+use crate::instances::{HostedFunctions, Revisions};
 use crate::jobs::Jobs;
 use crate::listeners::Listeners;
 use crate::loader::{LoadRequest, LoadResult, Loader};
 use crate::loads::{Loads, Purpose};
 use crate::open_ports::{OpenPorts, RETRY_INTERVAL};
 use crate::placement::{DeliveredBounds, ReportedDemands, ReportedLoads};
+use crate::pods::Pods;
 use crate::retries::Retries;
 use crate::warm::Warm;
+use crate::workloads::Workloads;
 use leno_agent::{Agent, Change, Term, Update, Updates};
 use leno_identity::SpiffeId;
 use leno_model::Run;
@@ -33,6 +35,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::sync::watch::error::RecvError;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 
 /// Interval between reports of request counts, for functions with several revisions.
@@ -54,6 +57,8 @@ pub(crate) struct Reconciler {
     pub node: Arc<Node>,
     pub loader: Loader,
     pub supervisor: Supervisor,
+    /// The pods that this node captures; `None`: it captures none.
+    pub pods: Option<Pods>,
     pub hosted: Arc<HostedFunctions>,
     pub images: Arc<Images>,
     /// The node's capacity for instances; `None`: it offers none.
@@ -100,6 +105,7 @@ impl Reconciler {
         let routes = self.gateway.then_some(Subject::Routes);
         self.agent.subscribe([Subject::Mesh, Subject::Bundle, Subject::Hosted].into_iter().chain(routes));
         let mut changes = self.supervisor.changes();
+        let mut pod_changes = self.pods.as_ref().map(Workloads::changes);
         let (keys, mut fetched_keys) = JwksFetcher::start(
             self.node.policy_state.tokens.key_sets.clone(),
             self.node.egress_guard(),
@@ -164,9 +170,12 @@ impl Reconciler {
                     }
                     report_at.get_or_insert_with(|| Instant::now() + REPORT_DELAY);
                 }
+                Some(Ok(())) = next(&mut pod_changes) => {
+                    report_at.get_or_insert_with(|| Instant::now() + REPORT_DELAY);
+                }
                 () = sleep_until(report_at.unwrap_or_else(Instant::now)), if report_at.is_some() => {
                     report_at = None;
-                    self.supervisor.take_changed().iter().for_each(|id| self.report(id));
+                    self.workloads().flat_map(Workloads::take_changed).for_each(|id| self.report(&id));
                 }
             }
         }
@@ -273,7 +282,12 @@ impl Reconciler {
     }
 
     fn report(&self, id: &FunctionId) {
-        self.agent.report(id, reported(&self.supervisor, id));
+        self.agent.report(id, self.workloads().flat_map(|workloads| workloads.instances(id)).collect());
+    }
+
+    fn workloads(&self) -> impl Iterator<Item = &dyn Workloads> {
+        let pods = self.pods.iter().map(|pods| pods as &dyn Workloads);
+        std::iter::once(&self.supervisor as &dyn Workloads).chain(pods)
     }
 
     /// Removes functions that have drained.
@@ -358,6 +372,14 @@ impl Reconciler {
     fn extend_wanted(&self, updated: &[Arc<FunctionEntry>]) {
         self.wanted
             .send_modify(|wanted| wanted.extend(updated.iter().filter_map(identity).chain(self.own.iter().cloned())));
+    }
+}
+
+/// Waits for a change, if there are any to wait for.
+async fn next(changes: &mut Option<watch::Receiver<u64>>) -> Option<Result<(), RecvError>> {
+    match changes {
+        Some(changes) => Some(changes.changed().await),
+        None => None,
     }
 }
 

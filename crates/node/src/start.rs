@@ -11,6 +11,7 @@ use crate::kernel::KernelParts;
 use crate::listeners::Listeners;
 use crate::loader::Loader;
 use crate::omissions;
+use crate::pods::{FaultReport, PodOptions, Pods};
 use crate::questions::{Answerer, MAX_VIEWS, PendingView};
 use crate::quotas;
 use crate::reconciler::Reconciler;
@@ -107,6 +108,8 @@ pub struct Join {
     pub settings: Settings,
     /// The parent from which this process takes over.
     pub parent: Option<Parent>,
+    /// The parts of the machine for pods of Kubernetes; `None`: the node captures none.
+    pub pods: Option<PodOptions>,
     /// The control plane is in this process, which takes no configuration from its parent.
     pub own_control: bool,
 }
@@ -184,6 +187,10 @@ pub async fn start(
     tokio::spawn(follow_machines(agent.machines(), node.machines.clone()));
     tokio::spawn(follow_revocations(agent.revocations(), node.clone()));
     let (jobs, jobs_may_start) = watch::channel(hot_restart.is_none());
+    let reporting = agent.clone();
+    let report: FaultReport = Box::new(move |uid, fault| reporting.report_pod(uid, fault));
+    let pods =
+        join.pods.map(|options| Pods::start(options, report, &node, proxy.interceptor.clone(), jobs_may_start.clone()));
     let (wanted, wanted_by) = watch::channel(own.clone());
     let (applied, is_applied) = watch::channel(false);
     let identities = Identities::new(agent.clone(), svids.clone());
@@ -209,6 +216,7 @@ pub async fn start(
             secrets,
         },
         supervisor: supervisor.clone(),
+        pods,
         hosted,
         images: images.clone(),
         capacity: join.capacity,

@@ -3,8 +3,8 @@
 use super::counting;
 use super::protocol::{self, Frame, Link, Message, Start};
 use crate::callers::Callers;
-use crate::instances::reported;
 use crate::warm::Warm;
+use crate::workloads::Workloads;
 use bytes::Bytes;
 use leno_agent::{Agent, ParentEvent as Event, ParentProcess};
 use leno_identity::SvidStore;
@@ -238,8 +238,8 @@ impl HotRestart {
     /// moment later, and until then the control plane would know of none.
     fn report_instances(&self, supervisor: &Supervisor) {
         let Some(agent) = self.agent.get() else { return };
-        for function in supervisor.status().into_iter().map(|status| status.function) {
-            agent.report(&function, reported(supervisor, &function));
+        for function in supervisor.functions() {
+            agent.report(&function, Workloads::instances(supervisor, &function));
         }
     }
 

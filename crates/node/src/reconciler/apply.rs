@@ -5,9 +5,10 @@ use super::{LoopState, Reconciler};
 use crate::instances::Revisions;
 use crate::loader::LoadResult;
 use crate::placement::DeliveredBounds;
-use leno_agent::Update;
+use crate::pods::Pods;
+use leno_agent::{Change, Update};
 use leno_model::Run;
-use leno_model::{FunctionConfig, FunctionId, MeshConfig};
+use leno_model::{FunctionConfig, FunctionId, MeshConfig, Pod, PodUid};
 use leno_proxy::endpoints::Endpoint;
 use leno_proxy::{FunctionEntry, NodeSnapshot, Requester, SnapshotChange};
 use leno_supervisor::FunctionSpec;
@@ -23,6 +24,8 @@ struct Pass {
     next: SnapshotChange,
     rejected: Vec<(Subject, String)>,
     endpoints: Vec<(FunctionId, Vec<Endpoint>)>,
+    /// Pods that are new or have changed; `None`: they are gone.
+    pods: Vec<(PodUid, Option<Pod>)>,
     /// Functions that are new or have changed.
     updated: Vec<Arc<FunctionEntry>>,
     /// Functions with other bounds and the same configuration.
@@ -42,13 +45,14 @@ struct Pass {
 impl Pass {
     fn new(before: Arc<NodeSnapshot>) -> Self {
         let next = before.change();
-        let (rejected, endpoints, updated, rescaled, removed, withdrawn) = Default::default();
+        let (rejected, endpoints, pods, updated, rescaled, removed, withdrawn) = Default::default();
         let (is_complete, has_removals, has_replaced) = Default::default();
         Self {
             before,
             next,
             rejected,
             endpoints,
+            pods,
             updated,
             rescaled,
             removed,
@@ -62,23 +66,34 @@ impl Pass {
 
 impl Reconciler {
     pub(super) fn apply(&self, update: Update, loaded: LoadResult, state: &mut LoopState) {
-        let only_endpoints = update.changes.iter().all(|change| matches!(change.subject(), Subject::Endpoints(_)));
+        let is_apart = |change: &Change| {
+            matches!(change.subject(), Subject::Endpoints(_) | Subject::Pod(_) | Subject::EnforcedNamespaces)
+        };
+        let changes_nothing = update.changes.iter().all(is_apart);
         let mut pass = Pass::new(self.node.snapshot.load_full());
         for step in steps(&update.changes, loaded) {
             self.carry_out(step, &mut pass, state);
         }
         let (rejected, is_complete) = (mem::take(&mut pass.rejected), pass.is_complete);
+        let changed_pods = mem::take(&mut pass.pods);
         // Endpoints precede the functions that call them. They change far more often than
         // functions, and then no other step follows.
         self.node.endpoints.set(mem::take(&mut pass.endpoints));
-        if !only_endpoints {
+        if !changes_nothing {
             self.publish(pass, state);
+        }
+        if let Some(pods) = &self.pods
+            && !changed_pods.is_empty()
+        {
+            // Their functions are in force now.
+            pods.follow(changed_pods);
         }
         for (subject, reason) in &rejected {
             tracing::error!(%subject, reason, "refused; what was in force goes on");
         }
         update.reject(rejected);
         if is_complete {
+            self.pods.iter().for_each(Pods::complete);
             self.applied.send_replace(true);
         }
     }
@@ -110,6 +125,13 @@ impl Reconciler {
             Step::SetGatewayRoutes(routes) => drop(pass.next.gateway_routes(routes)),
             Step::SetCertificates(values) => self.node.listener_certificates.set(&values),
             Step::SetEndpoints(id, endpoints) => pass.endpoints.push((id, endpoints)),
+            Step::SetPod(pod) => self.set_pod(*pod, pass),
+            Step::RemovePod(uid) => pass.pods.push((uid, None)),
+            Step::SetEnforced(namespaces) => {
+                if let Some(pods) = &self.pods {
+                    pods.set_enforced(namespaces);
+                }
+            }
             Step::Withdraw(id) => drop(pass.withdrawn.insert(id)),
             Step::Reject(subject, reason) => pass.rejected.push((subject, reason)),
         }
@@ -142,8 +164,8 @@ impl Reconciler {
                     return pass.rejected.push((Subject::FunctionConfig(id.clone()), error.to_string()));
                 }
             }
-            Run::Egress(_) => {
-                // An egress has no instances.
+            // An egress has no instances, and Kubernetes runs those of pods.
+            Run::Egress(_) | Run::Pods(_) => {
                 self.supervisor.remove(id);
                 pass.has_replaced |= functions.remove(id).is_some();
                 jobs.remove(id);
@@ -159,6 +181,21 @@ impl Reconciler {
         pass.rescaled.remove(id);
         pass.updated.push(entry.clone());
         pass.next.insert(entry);
+    }
+
+    fn set_pod(&self, pod: Pod, pass: &mut Pass) {
+        let uid = pod.uid.clone();
+        match (&self.pods, &pod.refused) {
+            (Some(_), None) => pass.pods.push((uid, Some(pod))),
+            (Some(pods), Some(refused)) => {
+                pods.refuse(&uid, refused);
+                pass.pods.push((uid, None));
+            }
+            (None, _) => {
+                let reason = "this node captures no pods; start it with --kubernetes".to_owned();
+                pass.rejected.push((Subject::Pod(uid), reason));
+            }
+        }
     }
 
     fn drain(&self, id: FunctionId, pass: &mut Pass, state: &mut LoopState) {

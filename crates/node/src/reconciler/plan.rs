@@ -3,11 +3,11 @@
 use crate::loader::{LoadError, LoadResult};
 use leno_agent::Change;
 use leno_identity::TrustBundle;
-use leno_model::{FunctionId, MeshConfig, ModuleHash, SecretValues};
+use leno_model::{FunctionId, MeshConfig, ModuleHash, Pod, PodUid, SecretValues};
 use leno_proxy::endpoints::Endpoint;
 use leno_proxy::{FunctionEntry, GatewayTables};
 use leno_wire::{Bounds, Lease, Placement, Resource, Subject};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -30,6 +30,11 @@ pub(super) enum Step {
     SetGatewayRoutes(Arc<GatewayTables>),
     SetCertificates(Arc<SecretValues>),
     SetEndpoints(FunctionId, Vec<Endpoint>),
+    /// Capture a pod, or change its settings.
+    SetPod(Box<Pod>),
+    RemovePod(PodUid),
+    /// Set the enforced namespaces of the cluster.
+    SetEnforced(BTreeSet<String>),
     /// Close the open exchanges of a removed function.
     Withdraw(FunctionId),
     /// Keep the previous version of a resource, for this reason.
@@ -68,9 +73,9 @@ fn step(change: Change, loaded: &mut LoadResult) -> Option<Step> {
         Change::Removed(Subject::Routes) => Step::SetGatewayRoutes(Arc::default()),
         Change::Set(Resource::Endpoints(id, list)) => Step::SetEndpoints(id, reachable(list)),
         Change::Removed(Subject::Endpoints(id)) => Step::SetEndpoints(id, Vec::new()),
-        Change::Set(Resource::Pod(_) | Resource::EnforcedNamespaces(_)) => {
-            Step::Reject(subject, "this node captures no pods".to_owned())
-        }
+        Change::Set(Resource::Pod(pod)) => Step::SetPod(pod),
+        Change::Removed(Subject::Pod(uid)) => Step::RemovePod(uid),
+        Change::Set(Resource::EnforcedNamespaces(namespaces)) => Step::SetEnforced(namespaces),
         Change::Withdrawn(id) => Step::Withdraw(id),
         // Secrets are in force since the load.
         Change::Set(Resource::Secrets(..)) | Change::Removed(_) => return None,

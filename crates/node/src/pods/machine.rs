@@ -1,0 +1,157 @@
+//! The capture of this machine's pods by the kernel.
+
+use super::capture::{Capture, Captured};
+use leno_model::{Pod, PodMode, PodUid};
+use leno_pods::{CaptureError, CaptureOptions, CapturedPod, DatagramPeer, PodCapture, PodDialer};
+use leno_proxy::Machines;
+use leno_proxy::pods::{Binding, Dial, PodNetwork};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The file that names the resolvers of the cluster.
+const RESOLVERS: &str = "/etc/resolv.conf";
+/// The port of name servers.
+const DNS: u16 = 53;
+
+/// Captures the pods of this machine.
+pub struct MachineCapture {
+    capture: leno_pods::Capture,
+    /// The name servers, which enforced pods reach by UDP.
+    resolvers: Vec<DatagramPeer>,
+}
+
+impl MachineCapture {
+    /// Puts the kernel's programs into force, and adopts the pods that an earlier process has
+    /// captured.
+    ///
+    /// # Errors
+    /// The machine lacks something, which the error names.
+    pub fn start(options: CaptureOptions) -> Result<Self, CaptureError> {
+        let capture = leno_pods::Capture::start(options)?;
+        if let Some(reason) = capture.unenforceable() {
+            tracing::warn!(reason, "enforced pods cannot be captured here");
+        }
+        let text = fs::read_to_string(RESOLVERS).unwrap_or_default();
+        Ok(Self { capture, resolvers: resolvers(&text) })
+    }
+}
+
+/// The name servers of a `resolv.conf`.
+fn resolvers(text: &str) -> Vec<DatagramPeer> {
+    let address = |line: &str| line.trim().strip_prefix("nameserver")?.trim().parse::<IpAddr>().ok();
+    let peer =
+        |address: IpAddr| DatagramPeer { address, prefix: if address.is_ipv4() { 32 } else { 128 }, port: Some(DNS) };
+    text.lines().filter_map(address).map(peer).collect()
+}
+
+impl Capture for MachineCapture {
+    fn enrol(&self, pod: &Pod, network: Option<&Path>) -> io::Result<Arc<dyn Captured>> {
+        let network = match network {
+            Some(path) => leno_pods::PodNetwork::at(path),
+            None => leno_pods::PodNetwork::of_pod(&pod.uid),
+        };
+        let wanted = PodCapture {
+            uid: pod.uid.clone(),
+            addresses: pod.addresses.clone(),
+            enforced: pod.mode == PodMode::Enforced,
+        };
+        let captured = network.and_then(|network| self.capture.enrol(network, &wanted)).map_err(io::Error::other)?;
+        captured.set_datagram_peers(&self.resolvers).map_err(io::Error::other)?;
+        Ok(Arc::new(MachinePod(Mutex::new(Some(captured)))))
+    }
+
+    fn release_others(&self, pods: &BTreeSet<PodUid>) {
+        let captured = self.capture.captured().unwrap_or_else(|error| {
+            tracing::warn!(%error, "the pods of an earlier process are not known");
+            Vec::new()
+        });
+        for uid in captured.iter().filter(|uid| !pods.contains(*uid)) {
+            let network = leno_pods::PodNetwork::of_pod(uid);
+            if let Err(error) = network.and_then(|network| self.capture.release(&network, uid)) {
+                tracing::warn!(pod = %uid, %error, "a pod that left the mesh is not released");
+            }
+        }
+    }
+}
+
+/// A pod of this machine; `None`: it was released.
+struct MachinePod(Mutex<Option<CapturedPod>>);
+
+impl MachinePod {
+    fn with<T>(&self, act: impl FnOnce(&CapturedPod) -> io::Result<T>) -> io::Result<T> {
+        let captured = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        act(captured.as_ref().ok_or(io::ErrorKind::NotConnected)?)
+    }
+}
+
+impl Captured for MachinePod {
+    fn listeners(&self) -> io::Result<(Vec<TcpListener>, Vec<TcpListener>)> {
+        let clone = |listeners: &leno_pods::PodListeners| {
+            listeners.iter().map(TcpListener::try_clone).collect::<io::Result<_>>()
+        };
+        self.with(|captured| Ok((clone(captured.outbound())?, clone(captured.inbound())?)))
+    }
+
+    fn network(&self, machines: &Arc<Machines>) -> io::Result<Arc<dyn PodNetwork>> {
+        let machines = machines.clone();
+        self.with(|captured| {
+            let network: Arc<dyn PodNetwork> = Arc::new(MachineNetwork { dialer: captured.dialer().clone(), machines });
+            Ok(network)
+        })
+    }
+
+    fn set(&self, pod: &Pod) -> io::Result<()> {
+        self.with(|captured| captured.set_enforced(pod.mode == PodMode::Enforced).map_err(io::Error::other))
+    }
+
+    fn stop(&self) -> io::Result<()> {
+        self.with(|captured| captured.stop().map_err(io::Error::other))
+    }
+
+    fn release(&self) -> io::Result<()> {
+        let captured = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        captured.map_or(Ok(()), |captured| captured.release().map_err(io::Error::other))
+    }
+}
+
+/// The network of a pod of this machine.
+struct MachineNetwork {
+    dialer: PodDialer,
+    machines: Arc<Machines>,
+}
+
+impl PodNetwork for MachineNetwork {
+    fn bind_out(&self, destination: SocketAddr) -> Binding {
+        let dialer = self.dialer.clone();
+        Box::pin(async move {
+            let (local, connecting) = dialer.bind_out(destination).await?;
+            let dial: Dial = Box::pin(connecting);
+            Ok((local, dial))
+        })
+    }
+
+    fn connect_in(&self, called: SocketAddr, client: SocketAddr) -> Dial {
+        let dialer = self.dialer.clone();
+        Box::pin(async move { dialer.connect_in(called, client).await })
+    }
+
+    fn is_of_node(&self, address: IpAddr) -> bool {
+        self.machines.is_own(address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_servers_are_datagram_peers() {
+        let text = "search a.b\nnameserver 10.96.0.10\n# nameserver 10.0.0.1\n nameserver fd00::a \noptions ndots:5\nnameserver x\n";
+        let found: Vec<_> = resolvers(text).into_iter().map(|peer| (peer.address.to_string(), peer.prefix)).collect();
+        assert_eq!(found, [("10.96.0.10".to_owned(), 32), ("fd00::a".to_owned(), 128)]);
+    }
+}
