@@ -106,7 +106,8 @@ pub(super) fn shared_accounts(
     let enforced = |function: &Function| matches!(&function.run, Run::Pods(pods) if pods.mode == PodMode::Enforced);
     let strict: BTreeSet<usize> =
         functions.values().filter(|function| enforced(function)).flat_map(|it| it.policies.iter().copied()).collect();
-    for (index, (placed, policy)) in documents.iter().zip(policies).enumerate() {
+    let going_on = |_: &_| !context.effort.is_over();
+    for (index, (placed, policy)) in documents.iter().zip(policies).enumerate().take_while(going_on) {
         let root = placed.scope(problems);
         let namespace = placed.document.metadata.namespace.as_str();
         let report = |scope: &Scope<'_>, caller: &FunctionId, others: &[&FunctionId]| {

@@ -6,8 +6,8 @@ use super::{fields, pods, regex};
 use crate::document::{RequestPrincipal, TextMatch};
 use crate::host;
 use crate::problem::Scope;
-use leno_model::TrustDomain;
 use leno_model::function_id::is_label;
+use leno_model::{SpiffeId, TrustDomain};
 use leno_policy::spec::{Cidr, Matches, PrincipalMatch, StringMatch};
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -101,9 +101,7 @@ pub(super) fn identity(context: &Context<'_>, scope: &Scope<'_>, namespace: &str
     let foreign = text.split_once("/ns/").and_then(|(_, rest)| rest.split_once("/sa/"));
     let account = || text.strip_prefix("system:serviceaccount:")?.split_once(':');
     if let Some((namespace, name)) = foreign.or_else(account) {
-        let message = format!("`{}` is not how an identity is written here", text.escape_debug());
-        scope.problem(message, format!("write {namespace}/{name}"));
-        return None;
+        return service_account(context, scope, text, (namespace, name));
     }
     let id = fields::function(context, scope, namespace, text)?;
     if context.externals.contains_key(&id) && !context.asking.contains(&id) {
@@ -119,6 +117,31 @@ pub(super) fn identity(context: &Context<'_>, scope: &Scope<'_>, namespace: &str
         return Some(StringMatch::Exact(pods::identity_of_none(context, &id)));
     }
     Some(StringMatch::Exact(context.identity(&id).to_string()))
+}
+
+/// A service account, as other meshes and Kubernetes write it. Only where functions are pods, it is an
+/// identity.
+fn service_account(
+    context: &Context<'_>,
+    scope: &Scope<'_>,
+    text: &str,
+    (namespace, name): (&str, &str),
+) -> Option<StringMatch> {
+    let message = format!("`{}` is not how an identity is written here", text.escape_debug());
+    if !context.kubernetes {
+        scope.problem(message, format!("write {namespace}/{name}"));
+        return None;
+    }
+    let domain = text.split_once("/ns/").map_or("cluster.local", |(domain, _)| domain);
+    let identity = SpiffeId::function(context.trust_domain, namespace, name);
+    match identity.ok().filter(|_| [context.trust_domain.as_str(), "cluster.local"].contains(&domain)) {
+        Some(identity) => Some(StringMatch::Exact(identity.to_string())),
+        None => {
+            let domain = context.trust_domain;
+            scope.problem(message, format!("write spiffe://{domain}/ns/NAMESPACE/sa/NAME for a service account"));
+            None
+        }
+    }
 }
 
 /// A user. A text is only split into issuer and subject if it is clear which part is the issuer.

@@ -102,6 +102,22 @@ fn rules_name_functions_and_mean_their_accounts() {
 }
 
 #[test]
+fn service_accounts_are_named_as_kubernetes_and_other_meshes_do() {
+    let with = |identity: &str| {
+        let rule = format!("{{from: [{{identities: [\"{identity}\"]}}]}}");
+        compile(&[function("shop/cart", "cart", "enforced"), policy("shop/p", "cart", &rule)])
+    };
+    let account = exact("spiffe://leno.local/ns/front/sa/web");
+    for identity in ["system:serviceaccount:front:web", "cluster.local/ns/front/sa/web", "leno.local/ns/front/sa/web"] {
+        assert_eq!(callers(&with(identity).unwrap(), "shop/cart"), [account.clone()], "{identity}");
+    }
+    for identity in ["other.example/ns/front/sa/web", "system:serviceaccount:fr/ont:web"] {
+        let problems = texts(&with(identity).unwrap_err());
+        assert!(problems[0].contains("write spiffe://leno.local/ns/NAMESPACE/sa/NAME"), "{problems:?}");
+    }
+}
+
+#[test]
 fn a_caller_that_does_not_exist_matches_nothing_also_if_an_account_has_its_name() {
     // `web` is the account of `other`, and no function.
     let documents = [

@@ -112,16 +112,16 @@ async fn a_stream_begins_with_one_hello() {
 async fn releases_talk_if_they_share_a_version_of_the_protocol() {
     let (_control, served, member) = served_one().await;
     for (oldest, newest, shared) in
-        [(1, 1, 1), (1, 8, 6), (0, 1, 1), (0, 8, 6), (2, 2, 2), (1, 2, 2), (3, 3, 3), (5, 5, 5), (6, 6, 6)]
+        [(1, 1, 1), (1, 9, 7), (0, 1, 1), (0, 9, 7), (2, 2, 2), (1, 2, 2), (3, 3, 3), (5, 5, 5), (7, 7, 7)]
     {
         let mut node = RawNode::hello(&served, &member, speaking(oldest, newest)).await;
         let v1::to_node::Message::Welcome(welcome) = node.next().await else { panic!("no welcome") };
         assert_eq!((welcome.protocol, welcome.release.as_str()), (shared, env!("CARGO_PKG_VERSION")));
     }
     let strangers = [
-        speaking(7, 8),
+        speaking(8, 9),
         speaking(0, 0),
-        speaking(8, 1),
+        speaking(9, 1),
         // A release from before versions.
         v1::Hello { protocols: None, ..speaking(0, 0) },
     ];
@@ -130,7 +130,7 @@ async fn releases_talk_if_they_share_a_version_of_the_protocol() {
         let status = RawNode::hello(&served, &member, hello).await.end().await;
         assert_eq!(status.code(), Code::FailedPrecondition);
         let text = format!(
-            "the node (release \"0.0.9\") speaks versions {oldest} to {newest} of the protocol and the control plane (release {}) versions 1 to 6",
+            "the node (release \"0.0.9\") speaks versions {oldest} to {newest} of the protocol and the control plane (release {}) versions 1 to 7",
             env!("CARGO_PKG_VERSION")
         );
         assert_eq!(status.message(), text);
