@@ -1,6 +1,7 @@
 use crate::error::{CaptureError, Explain};
 use leno_ebpf::Network;
 use leno_model::PodUid;
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use socket2::{Domain, Socket, Type};
 use std::fs::{self, File};
@@ -39,13 +40,17 @@ impl PodNetwork {
         Self::at(Path::new(&format!("/proc/{process}/ns/net")))
     }
 
-    /// The network at a path, as a CNI plug-in gets it.
+    /// The network at a path, as a CNI plug-in gets it. If the path is not among the files of this
+    /// process, it is one of the machine: the agent may run in a container.
     ///
     /// # Errors
     /// The path cannot be opened.
     pub fn at(path: &Path) -> Result<Self, CaptureError> {
-        let namespace = File::open(path).explain("the pod's network")?;
-        Ok(Self { namespace: Arc::new(namespace) })
+        let opened = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => open_below(MACHINE, path),
+            opened => opened,
+        };
+        Ok(Self { namespace: Arc::new(opened.explain("the pod's network")?) })
     }
 
     /// Whether it is the network of the machine, or that of this process.
@@ -80,6 +85,15 @@ impl PodNetwork {
     }
 }
 
+/// The files of the machine's first process, for an agent in a container that shares its processes.
+const MACHINE: &str = "/proc/1/root";
+
+/// Opens a file below a root, where its links end as well.
+fn open_below(root: &str, path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok(openat2(File::open(root)?, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)?.into())
+}
+
 /// The number of the calling thread's network.
 pub(crate) fn cookie() -> Result<Network, CaptureError> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None);
@@ -108,6 +122,39 @@ mod tests {
     use super::*;
 
     const UID: &str = "6f0e6d1c-2a54-4c2b-9c43-0a3f5d0f7b11";
+
+    #[test]
+    fn a_path_of_the_machine_is_found_from_a_container() {
+        if !rustix::process::geteuid().is_root() {
+            println!("SKIPPED: this test needs root");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(folder.path(), folder.path().join("link")).unwrap();
+        let (file, by_link) = (folder.path().join("network"), folder.path().join("link/network"));
+        fs::write(&file, "").unwrap();
+        let wanted = fs::metadata(&file).unwrap().ino();
+        // It stands for the machine's first process.
+        let mut first = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let root = format!("/proc/{}/root", first.id());
+        let container = thread::spawn(move || {
+            use nix::mount::{MsFlags, mount};
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+            let none = None::<&str>;
+            mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+            mount(Some("none"), file.parent().unwrap(), Some("tmpfs"), MsFlags::empty(), none).unwrap();
+            assert!(File::open(&file).is_err());
+            for path in [&file, &by_link] {
+                assert_eq!(open_below(&root, path).unwrap().metadata().unwrap().ino(), wanted);
+            }
+            let missing = open_below(&root, &file.with_extension("other")).unwrap_err();
+            assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        });
+        let outcome = container.join();
+        first.kill().unwrap();
+        first.wait().unwrap();
+        outcome.unwrap();
+    }
 
     #[test]
     fn pods_are_known_by_the_groups_of_all_runtimes() {
