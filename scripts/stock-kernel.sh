@@ -25,7 +25,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do tests+=("$1"); shift; done
 [ $# = 0 ] || shift
 arguments=("$@") options=()
 for argument in "$@"; do [[ $argument != -* || $argument = --exact ]] || options+=("$argument"); done
-[ ${#tests[@]} -gt 0 ] || tests=(crates/jail/tests/it/{jails,containers}.rs crates/ebpf/tests/{it/direct,it/intercept,mesh}.rs crates/leno/tests/it/jails.rs)
+[ ${#tests[@]} -gt 0 ] || tests=(crates/jail/tests/it/{jails,containers}.rs crates/ebpf/tests/{it/direct,it/intercept,it/pods,mesh}.rs crates/pods/tests/it/{agents,capture,enforced,release}.rs crates/leno/tests/it/jails.rs)
 for test in "${tests[@]}"; do
   [[ $test == crates/*/tests/*.rs && -e $test ]] || die "expected a file such as crates/jail/tests/it/jails.rs, not \`$test\`"
 done

@@ -3,3 +3,4 @@
 mod direct;
 mod intercept;
 mod networks;
+mod pods;

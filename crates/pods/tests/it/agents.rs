@@ -1,7 +1,7 @@
 //! What happens to pods when their agent ends, and when another one takes over.
 
 use crate::forwarder::Forwarder;
-use crate::networks::{Machines, Place, at, enrol, may_run, pod, read, uid, v4, v6};
+use crate::networks::{Machines, Place, at, enrol, may_enforce, may_run, pod, read, uid, v4, v6};
 use leno_pods::{DropReason, PodCapture};
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
@@ -84,6 +84,9 @@ fn an_enforced_pod_waits_for_the_next_agent() {
         return;
     }
     let (machines, place, other) = machines();
+    if !may_enforce(&machines.capture()) {
+        return;
+    }
     Agent::start(&machines, &place, &pod(POD, true)).kill();
     for address in [v4, v6] {
         for failed in [place.connect_in_vain(at(address(OTHER), 80)), other.connect_in_vain(at(address(POD), 80))] {
@@ -155,8 +158,8 @@ fn agents_follow_each_other_without_a_failed_connection() {
     }
     let (machines, place, other) = machines();
     for enforced in [false, true] {
-        let pod = pod(POD, enforced);
         let mut capture = machines.capture();
+        let pod = pod(POD, enforced && may_enforce(&capture));
         let mut forwarder = Forwarder::start(enrol(&capture, &place, &pod));
         let load = Load::start(&place, &other);
         for _ in 0..3 {

@@ -21,6 +21,15 @@ pub(crate) fn may_run() -> bool {
     root
 }
 
+/// Whether this machine can enforce that all traffic of a pod passes the agent; otherwise prints why
+/// not.
+pub(crate) fn may_enforce(capture: &Capture) -> bool {
+    if let Some(reason) = capture.unenforceable() {
+        eprintln!("SKIPPED: pods cannot be enforced here: {reason}");
+    }
+    capture.unenforceable().is_none()
+}
+
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A network namespace and a thread in it.
@@ -158,6 +167,8 @@ impl Machines {
             &format!("link set p{number}{name} master bridge0 up"),
         ]);
         place.ip(&[
+            // A link-local address would appear some time later.
+            &format!("link set {name} addrgenmode none"),
             &format!("addr add {v4}/24 dev {name}"),
             &format!("addr add {v6}/64 dev {name} nodad"),
             &format!("link set {name} up"),

@@ -2,7 +2,7 @@
 
 use crate::agents::Load;
 use crate::forwarder::Forwarder;
-use crate::networks::{Machines, Place, enrol, may_run, pod, uid};
+use crate::networks::{Machines, Place, enrol, may_enforce, may_run, pod, uid};
 use leno_pods::{Capture, CaptureError, PodNetwork};
 use std::process::{Command, Stdio};
 
@@ -30,7 +30,7 @@ fn a_released_pod_is_as_it_was() {
     let before = state(&place);
     assert!(before.contains("tcp_fwmark_accept:0") && before.contains("tcp_migrate_req:1"), "{before}");
     let capture = machines.capture();
-    let captured = enrol(&capture, &place, &pod(POD, true));
+    let captured = enrol(&capture, &place, &pod(POD, may_enforce(&capture)));
     let during = state(&place);
     assert!(during.contains("tcp_fwmark_accept:1"), "{during}");
     for (version, others) in [("ip rule", true), ("ip -6 rule", false)] {
@@ -41,7 +41,7 @@ fn a_released_pod_is_as_it_was() {
         assert_eq!(first[2], if others { "7" } else { "main" }, "{rules}");
     }
     // Twice is as good as once.
-    let again = enrol(&capture, &place, &pod(POD, true));
+    let again = enrol(&capture, &place, &pod(POD, may_enforce(&capture)));
     assert_eq!(state(&place), during);
     drop(captured);
     let pins = std::fs::read_dir(machines.pins().join("1/pods")).unwrap().next().unwrap().unwrap().file_name();
@@ -61,7 +61,7 @@ fn a_released_pod_is_as_it_was() {
     let folder = machines.pins().join("1/pods").join(pins).join("choose");
     std::fs::create_dir_all(&folder).unwrap();
     let network = PodNetwork::at(&place.path()).unwrap();
-    let error = capture.enrol(network, &pod(POD, true)).unwrap_err();
+    let error = capture.enrol(network, &pod(POD, may_enforce(&capture))).unwrap_err();
     assert!(matches!(error, CaptureError::Ebpf(_)), "{error}");
     assert_eq!(state(&place), before);
     std::fs::remove_dir(folder).unwrap();
@@ -104,8 +104,8 @@ fn pods_that_are_gone_are_forgotten() {
     let machines = Machines::new();
     let (place, gone) = (machines.machine(POD), machines.machine(OTHER));
     let capture = machines.capture();
-    let kept = enrol(&capture, &place, &pod(POD, true));
-    drop(enrol(&capture, &gone, &pod(OTHER, true)));
+    let kept = enrol(&capture, &place, &pod(POD, may_enforce(&capture)));
+    drop(enrol(&capture, &gone, &pod(OTHER, may_enforce(&capture))));
     assert_eq!(capture.captured().unwrap().len(), 2);
     drop(gone);
     // The kernel removes a network some time after its last process.
