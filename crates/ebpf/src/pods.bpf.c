@@ -36,7 +36,7 @@ static __always_inline int lead(struct bpf_sock_addr *ctx, const struct address 
 	// Link-local addresses belong to one interface, which the loopback interface cannot stand for.
 	if (family == AF_INET6 && (destination->words[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000))
 		return SOCK_ADDR_ALLOW;
-	if (!known->enforced && !is_listening(network, OUT, family))
+	if (!known->enforced && !is_listening(network, known, OUT, family))
 		return SOCK_ADDR_ALLOW;
 	if (bpf_setsockopt(ctx, SOL_SOCKET, SO_MARK, &mark, sizeof(mark)))
 		return known->enforced ? SOCK_ADDR_REFUSE : SOCK_ADDR_ALLOW;
@@ -67,7 +67,7 @@ int connect6(struct bpf_sock_addr *ctx)
 SEC("sk_lookup")
 int choose(struct bpf_sk_lookup *ctx)
 {
-	struct listener_key key = { .network = network, .family = ctx->family };
+	struct network *known = pod();
 	__u32 source4 = FIELD(ctx, remote_ip4), destination4 = FIELD(ctx, local_ip4);
 	struct address source = { .words = {
 		FIELD(ctx, remote_ip6[0]), FIELD(ctx, remote_ip6[1]), FIELD(ctx, remote_ip6[2]), FIELD(ctx, remote_ip6[3]),
@@ -78,9 +78,10 @@ int choose(struct bpf_sk_lookup *ctx)
 	struct refused_connection *nobody;
 	struct bpf_sock *listener;
 	__u32 zero = 0;
+	__u8 side;
 	long failed;
 
-	if (ctx->protocol != IPPROTO_TCP)
+	if (ctx->protocol != IPPROTO_TCP || !known)
 		return SK_PASS;
 	if (ctx->family == AF_INET) {
 		source = mapped(source4);
@@ -90,25 +91,24 @@ int choose(struct bpf_sk_lookup *ctx)
 		// The agent's connection to the program, or one within the pod.
 		if (is_own(network, &destination))
 			return SK_PASS;
-		key.side = OUT;
+		side = OUT;
 	} else {
 		// A connection of the pod to its own address. The kernel says that it arrived by the interface of that address.
 		if (is_own(network, &source))
 			return SK_PASS;
-		key.side = IN;
+		side = IN;
 	}
-	listener = bpf_map_lookup_elem(&listeners, &key);
+	listener = listener_of(network, known->generation, side, ctx->family);
 	if (!listener)
-		return is_enforced() ? SK_DROP : SK_PASS;
-	nobody = key.side == IN ? bpf_map_lookup_elem(&refused, &zero) : NULL;
+		return known->enforced ? SK_DROP : SK_PASS;
+	nobody = side == IN ? bpf_map_lookup_elem(&refused, &zero) : NULL;
 	if (nobody && nobody->destination_port == bpf_htons(ctx->local_port) && nobody->source_port == ctx->remote_port &&
 	    equals(&nobody->source, &source) && equals(&nobody->destination, &destination)) {
 		nobody->destination_port = 0;
 		bpf_sk_release(listener);
 		return SK_DROP;
 	}
-	// Others may listen at the same port: the agent's predecessor, which is about to end.
-	failed = bpf_sk_assign(ctx, listener, BPF_SK_LOOKUP_F_NO_REUSEPORT);
+	failed = bpf_sk_assign(ctx, listener, 0);
 	bpf_sk_release(listener);
 	return failed ? SK_DROP : SK_PASS;
 }

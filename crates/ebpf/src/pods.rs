@@ -49,7 +49,7 @@ pub enum DropReason {
     Fragment,
     /// A packet that the pod was to forward.
     Forwarded,
-    /// A packet from outside that has the pod's address as its source.
+    /// A packet from outside that has the pod's address as its source, or one from inside that has not.
     Spoofed,
     /// A socket of a kind that sends past the kernel's rules, such as `AF_PACKET`. It is refused.
     Family,
@@ -95,8 +95,11 @@ pub struct PodState {
     pub captured: bool,
     /// Whether the kernel drops everything that does not pass the agent.
     pub enforced: bool,
-    /// Values that the agent keeps here, for its successor.
-    pub kept: [u8; 2],
+    /// The generation of the listeners that get its connections. The next agent's is one higher; those
+    /// before 0 are the 255th.
+    pub generation: u8,
+    /// A value that the agent keeps here, for its successor.
+    pub kept: u8,
 }
 
 /// The kernel's maps and programs that capture pods. All are pinned in a BPF file system, so they
@@ -262,8 +265,8 @@ impl Pods {
     pub fn state(&self, network: Network) -> Result<Option<PodState>, Error> {
         let value = self.networks.lookup(&network.0.to_ne_bytes(), MapFlags::ANY)?;
         Ok(value.and_then(|value| {
-            let [captured, enforced, a, b] = *value.first_chunk()?;
-            Some(PodState { captured: captured != 0, enforced: enforced != 0, kept: [a, b] })
+            let [captured, enforced, generation, kept] = *value.first_chunk()?;
+            Some(PodState { captured: captured != 0, enforced: enforced != 0, generation, kept })
         }))
     }
 
@@ -272,8 +275,7 @@ impl Pods {
     /// # Errors
     /// The kernel has no memory, or the map is full.
     pub fn set_state(&self, network: Network, state: PodState) -> Result<(), Error> {
-        let [a, b] = state.kept;
-        let value = [u8::from(state.captured), u8::from(state.enforced), a, b];
+        let value = [u8::from(state.captured), u8::from(state.enforced), state.generation, state.kept];
         Ok(self.networks.update(&network.0.to_ne_bytes(), &value, MapFlags::ANY)?)
     }
 
@@ -296,14 +298,21 @@ impl Pods {
         Ok(self.own.lookup(&own_key(network, address), MapFlags::ANY)?.is_some())
     }
 
-    /// Gives connections of a network to a listening socket of that network, instead of the one
-    /// before. The kernel removes it when the socket is closed.
+    /// Lets a listening socket of a network have its connections while its state has this generation.
+    /// The kernel removes it when the socket is closed.
     ///
     /// # Errors
     /// Returns the kernel's refusal.
-    pub fn listen(&self, network: Network, side: Side, is_ipv6: bool, listener: BorrowedFd<'_>) -> Result<(), Error> {
+    pub fn listen(
+        &self,
+        network: Network,
+        generation: u8,
+        side: Side,
+        is_ipv6: bool,
+        listener: BorrowedFd<'_>,
+    ) -> Result<(), Error> {
         let socket = u64::try_from(listener.as_raw_fd()).unwrap_or(u64::MAX);
-        let key = listener_key(network, side, is_ipv6);
+        let key = listener_key(network, generation, side, is_ipv6);
         Ok(self.listeners.update(&key, &socket.to_ne_bytes(), MapFlags::ANY)?)
     }
 
@@ -352,12 +361,14 @@ impl Pods {
         pins::list(&self.folder)
     }
 
-    /// Takes the listeners of a network away.
+    /// Takes the listeners of a network away, those of all generations.
     pub fn unlisten(&self, network: Network) {
-        for side in [Side::Out, Side::In] {
-            for is_ipv6 in [false, true] {
-                // It fails if there is none, which is fine.
-                let _ = self.listeners.delete(&listener_key(network, side, is_ipv6));
+        for generation in 0..=u8::MAX {
+            for side in [Side::Out, Side::In] {
+                for is_ipv6 in [false, true] {
+                    // It fails if there is none, which is fine.
+                    let _ = self.listeners.delete(&listener_key(network, generation, side, is_ipv6));
+                }
             }
         }
     }
@@ -396,11 +407,12 @@ fn own_key(network: Network, address: IpAddr) -> [u8; 24] {
     key
 }
 
-fn listener_key(network: Network, side: Side, is_ipv6: bool) -> [u8; 16] {
+fn listener_key(network: Network, generation: u8, side: Side, is_ipv6: bool) -> [u8; 16] {
     let family = if is_ipv6 { libc::AF_INET6 } else { libc::AF_INET };
     let mut key = [0; 16];
     key[..8].copy_from_slice(&network.0.to_ne_bytes());
-    key[8..12].copy_from_slice(&(side as u32).to_ne_bytes());
+    key[8] = side as u8;
+    key[9] = generation;
     key[12..].copy_from_slice(&family.to_ne_bytes());
     key
 }

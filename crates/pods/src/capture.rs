@@ -5,7 +5,7 @@ use crate::pod::{CapturedPod, PodCapture};
 use crate::release::release;
 use crate::requirements;
 use crate::routes::Routes;
-use crate::settings::Settings;
+use crate::settings::{accept_mark, set_accept_mark};
 use leno_ebpf::{Guard, Network, PodState, Pods, Side};
 use leno_model::PodUid;
 use std::net::IpAddr;
@@ -132,23 +132,24 @@ impl Capture {
         let own = own_addresses(&routes, pod)?;
         let source = |is_v4: bool| own.iter().copied().find(|address| address.is_ipv4() == is_v4 && is_global(address));
         let (v4, v6) = (source(true), source(false));
-        let outbound = PodListeners::open(Side::Out, v4.is_some(), v6.is_some())?;
-        let inbound = PodListeners::open(Side::In, v4.is_some(), v6.is_some())?;
+        let outbound = PodListeners::open(v4.is_some(), v6.is_some())?;
+        let inbound = PodListeners::open(v4.is_some(), v6.is_some())?;
         let cookie = cookie()?;
         let state = match self.pods.state(cookie)? {
             Some(state) => state,
-            None => PodState { captured: false, enforced: false, kept: Settings::read()?.bytes() },
+            None => PodState { captured: false, enforced: false, generation: 0, kept: accept_mark()? },
         };
         self.pods.set_state(cookie, state)?;
-        Settings::capture()?;
+        set_accept_mark(1)?;
         for source in [v4, v6].into_iter().flatten() {
             routes.lead_back(source)?;
         }
         self.pods.add_addresses(cookie, &own)?;
         self.pods.attach(&pod.uid.to_string(), cookie, network.descriptor(), &routes.interfaces()?)?;
-        inbound.serve(&self.pods, cookie, Side::In)?;
-        outbound.serve(&self.pods, cookie, Side::Out)?;
-        self.pods.set_state(cookie, PodState { captured: true, enforced: pod.enforced, ..state })?;
+        let generation = state.generation.wrapping_add(1);
+        inbound.serve(&self.pods, cookie, generation, Side::In)?;
+        outbound.serve(&self.pods, cookie, generation, Side::Out)?;
+        self.pods.set_state(cookie, PodState { captured: true, enforced: pod.enforced, generation, ..state })?;
         Ok((cookie, outbound, inbound))
     }
 

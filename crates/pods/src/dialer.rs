@@ -108,7 +108,8 @@ impl PodDialer {
             if port == client.port() {
                 continue;
             }
-            let connected = match self.inside(move || ingoing(address, port, is_ipv6)).await {
+            let pods = self.pods.clone();
+            let connected = match self.inside(move || ingoing(&pods, address, port, is_ipv6)).await {
                 Ok(socket) => socket.connect(program).await,
                 Err(error) => Err(error),
             };
@@ -159,9 +160,10 @@ fn source(destination: SocketAddr) -> io::Result<SocketAddr> {
 
 /// A socket for a connection to a program, with a client's address. The mark leads it, and the
 /// program's answers, back into the pod.
-fn ingoing(client: Option<IpAddr>, port: u16, is_ipv6: bool) -> io::Result<TcpSocket> {
+fn ingoing(pods: &Pods, client: Option<IpAddr>, port: u16, is_ipv6: bool) -> io::Result<TcpSocket> {
     let socket = transparent(is_ipv6)?;
     socket.set_mark(POD_MARK)?;
+    pods.add_socket(socket.as_fd()).map_err(io::Error::other)?;
     if let Some(client) = client {
         // Connections to several ports of the pod may have the same port here.
         socket.set_reuse_address(true)?;

@@ -6,7 +6,8 @@
 //! agent connects on by a [`PodDialer`]. See `pods.bpf.c` of `leno-ebpf` for the way of a packet.
 //!
 //! Everything is pinned in a BPF file system. An agent that starts adopts it, and takes over from an
-//! agent that still runs without refusing a connection. While there is no agent, a permissive pod
+//! agent that still runs. The earlier agent still has the connections that arrived before, and accepts
+//! them before it closes its listeners. While there is no agent, a permissive pod
 //! goes on as if it had never been captured, and new connections of an enforced pod are dropped.
 //!
 //! Not captured: connections to the pod's own addresses, to link-local IPv6 addresses, and of

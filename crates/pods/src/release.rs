@@ -3,7 +3,7 @@
 use crate::error::CaptureError;
 use crate::network::{PodNetwork, cookie};
 use crate::routes::Routes;
-use crate::settings::Settings;
+use crate::settings::set_accept_mark;
 use leno_ebpf::{Network, PodState, Pods};
 use leno_model::PodUid;
 use std::thread;
@@ -14,15 +14,15 @@ const ON_THE_WAY: Duration = Duration::from_millis(20);
 
 /// Captures no further connections. Those that have arrived can still be accepted.
 pub(crate) fn stop(pods: &Pods, cookie: Network) -> Result<(), CaptureError> {
-    if let Some(PodState { kept, .. }) = pods.state(cookie)? {
-        pods.set_state(cookie, PodState { captured: false, enforced: false, kept })?;
+    if let Some(state) = pods.state(cookie)? {
+        pods.set_state(cookie, PodState { captured: false, enforced: false, ..state })?;
     }
     thread::sleep(ON_THE_WAY);
     pods.unlisten(cookie);
     Ok(())
 }
 
-/// Puts everything back as it was before the capture. The kernel keeps the pod's settings until the
+/// Puts everything back as it was before the capture. The kernel keeps the pod's setting until the
 /// last step, so this can be repeated.
 pub(crate) fn release(pods: &Pods, network: &PodNetwork, uid: &PodUid) -> Result<(), CaptureError> {
     network.run(|| {
@@ -30,7 +30,7 @@ pub(crate) fn release(pods: &Pods, network: &PodNetwork, uid: &PodUid) -> Result
         stop(pods, cookie)?;
         Routes::open()?.undo()?;
         if let Some(state) = pods.state(cookie)? {
-            Settings::from_bytes(state.kept).write()?;
+            set_accept_mark(state.kept)?;
         }
         Ok(pods.detach(&uid.to_string(), cookie)?)
     })

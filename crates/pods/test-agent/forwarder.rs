@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
-use tokio::task::JoinHandle;
 
 /// A connection that arrived at the agent: whether it goes out of the pod, its source and its
 /// destination.
@@ -17,7 +16,8 @@ pub(crate) type Arrival = (bool, SocketAddr, SocketAddr);
 pub(crate) struct Forwarder {
     pod: CapturedPod,
     arrivals: Arc<Mutex<Vec<Arrival>>>,
-    accepting: Vec<JoinHandle<()>>,
+    /// The tasks that accept.
+    accepting: usize,
     runtime: Runtime,
 }
 
@@ -27,12 +27,13 @@ impl Forwarder {
     pub(crate) fn start(pod: CapturedPod) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let arrivals = Arc::<Mutex<Vec<Arrival>>>::default();
-        let mut accepting = Vec::new();
+        let mut accepting = 0;
         for (out, listeners) in [(true, pod.outbound()), (false, pod.inbound())] {
             for listener in listeners.iter() {
                 let _inside = runtime.enter();
                 let listener = TcpListener::from_std(listener.try_clone().unwrap()).unwrap();
-                accepting.push(runtime.spawn(accept(out, listener, pod.dialer().clone(), arrivals.clone())));
+                runtime.spawn(accept(out, listener, pod.dialer().clone(), arrivals.clone()));
+                accepting += 1;
             }
         }
         Self { pod, arrivals, accepting, runtime }
@@ -60,17 +61,13 @@ impl Forwarder {
     /// Ends the capture. Open connections go on until they end.
     pub(crate) fn release(self) {
         self.pod.stop().unwrap();
-        Self::drain(&self.runtime, self.accepting.len());
+        Self::drain(&self.runtime, self.accepting);
         self.pod.release().unwrap();
     }
 
-    /// Accepts nothing more, and ends when the open connections have ended.
+    /// Ends when all connections that arrived before the next agent took over have ended.
     pub(crate) fn finish(self) {
-        for accepting in self.accepting {
-            accepting.abort();
-        }
-        drop(self.pod);
-        Self::drain(&self.runtime, 0);
+        Self::drain(&self.runtime, self.accepting);
     }
 }
 

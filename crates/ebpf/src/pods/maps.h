@@ -75,14 +75,18 @@ struct network {
 	// Whether connections out of the pod are led to the agent.
 	__u8 captured;
 	__u8 enforced;
-	__u8 before[2];
+	// Each agent has listeners of the next generation. Those of the one before still have connections that begin.
+	__u8 generation;
+	__u8 before;
 };
 
 #define OUT 0
 #define IN 1
 struct listener_key {
 	__u64 network;
-	__u32 side;
+	__u8 side;
+	__u8 generation;
+	__u16 zero;
 	__u32 family;
 };
 
@@ -225,10 +229,16 @@ static __always_inline int is_own(__u64 network, const struct address *address)
 	return bpf_map_lookup_elem(&own, &key) != NULL;
 }
 
-static __always_inline int is_listening(__u64 network, __u32 side, __u32 family)
+static __always_inline struct bpf_sock *listener_of(__u64 network, __u8 generation, __u8 side, __u32 family)
 {
-	struct listener_key key = { .network = network, .side = side, .family = family };
-	struct bpf_sock *listener = bpf_map_lookup_elem(&listeners, &key);
+	struct listener_key key = { .network = network, .side = side, .generation = generation, .family = family };
+
+	return bpf_map_lookup_elem(&listeners, &key);
+}
+
+static __always_inline int is_listening(__u64 network, const struct network *known, __u8 side, __u32 family)
+{
+	struct bpf_sock *listener = listener_of(network, known->generation, side, family);
 
 	if (!listener)
 		return 0;
@@ -245,12 +255,12 @@ static __always_inline void count_drop(__u64 network, __u32 reason)
 		__sync_fetch_and_add(count, 1);
 }
 
-static __always_inline int is_enforced(void)
+// The state of the pod, for the programs that each pod has.
+static __always_inline struct network *pod(void)
 {
 	__u64 key = network;
-	struct network *known = bpf_map_lookup_elem(&networks, &key);
 
-	return known && known->enforced;
+	return bpf_map_lookup_elem(&networks, &key);
 }
 
 static __always_inline int equals(const struct address *a, const struct address *b)

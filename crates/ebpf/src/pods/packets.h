@@ -164,10 +164,9 @@ static __always_inline int is_kernels(struct bpf_sock *socket)
 	return !bpf_core_read(&file, sizeof(file), &outer->file) && !file;
 }
 
-static __always_inline int is_listener(__u32 side, __u32 family, void *socket)
+static __always_inline int is_listener(void *socket, __u8 generation, __u32 family)
 {
-	struct listener_key key = { .network = network, .side = side, .family = family };
-	struct bpf_sock *listener = bpf_map_lookup_elem(&listeners, &key);
+	struct bpf_sock *listener = listener_of(network, generation, IN, family);
 	int same;
 
 	if (!listener)
@@ -177,18 +176,20 @@ static __always_inline int is_listener(__u32 side, __u32 family, void *socket)
 	return same;
 }
 
-static __always_inline int is_agents(struct bpf_sock *socket)
+static __always_inline int is_agents(const struct network *known, struct bpf_sock *socket)
 {
 	// The program cannot send by it, nor receive.
 	if (socket->state == BPF_TCP_TIME_WAIT)
 		return 1;
 	if (socket->state == BPF_TCP_NEW_SYN_RECV) {
+		__u32 family = socket->family;
+		__u8 now = known->generation, before = now - 1;
 		struct sock_common *request = location(socket);
 		void *listener = NULL;
 
 		if (bpf_core_read(&listener, sizeof(listener), &request->skc_listener))
 			return 0;
-		return is_listener(IN, AF_INET, listener) || is_listener(IN, AF_INET6, listener);
+		return is_listener(listener, now, family) || is_listener(listener, before, family);
 	}
 	return bpf_sk_storage_get(&agents, socket, 0, 0) != NULL;
 }
@@ -238,10 +239,11 @@ SEC("tcx/egress")
 int egress(struct __sk_buff *skb)
 {
 	struct bpf_sock *socket = skb->sk;
+	struct network *known = pod();
 	struct packet packet = {};
 	int kernels;
 
-	if (!is_enforced())
+	if (!known || !known->enforced)
 		return TCX_NEXT;
 	if (skb->ingress_ifindex)
 		return drop(FORWARDED);
@@ -253,7 +255,7 @@ int egress(struct __sk_buff *skb)
 		return drop(FRAME);
 	if (packet.is_fragment)
 		return drop(FRAGMENT);
-	if (packet.protocol == IPPROTO_TCP && socket && is_agents(socket))
+	if (packet.protocol == IPPROTO_TCP && socket && is_agents(known, socket))
 		return TCX_NEXT;
 	if (packet.protocol == IPPROTO_UDP && may_exchange(&packet.destination, packet.destination_port))
 		return TCX_NEXT;
@@ -309,25 +311,25 @@ static __always_inline void tell_refusal(struct __sk_buff *skb, const struct pac
 	nobody->destination_port = packet->destination_port;
 }
 
-static __always_inline int arrives(struct __sk_buff *skb, const struct packet *packet, int enforced)
+static __always_inline int arrives(struct __sk_buff *skb, const struct packet *packet, const struct network *known)
 {
 	struct bpf_sock *socket;
 	int agents;
 
 	if ((packet->kind & (SYN | ACK)) == SYN) {
-		if (!is_listening(network, IN, packet->family))
-			return enforced ? drop(NO_AGENT) : TCX_NEXT;
+		if (!is_listening(network, known, IN, packet->family))
+			return known->enforced ? drop(NO_AGENT) : TCX_NEXT;
 		if (is_own(network, &packet->destination))
 			tell_refusal(skb, packet);
 		return TCX_NEXT;
 	}
-	if (!enforced)
+	if (!known->enforced)
 		return TCX_NEXT;
 	socket = find(skb, packet, 0);
 	// The kernel resets a connection that nobody has.
 	if (!socket)
 		return TCX_NEXT;
-	agents = socket->state == BPF_TCP_LISTEN || is_agents(socket);
+	agents = socket->state == BPF_TCP_LISTEN || is_agents(known, socket);
 	bpf_sk_release(socket);
 	return agents ? TCX_NEXT : drop(TCP);
 }
@@ -335,11 +337,13 @@ static __always_inline int arrives(struct __sk_buff *skb, const struct packet *p
 SEC("tcx/ingress")
 int ingress(struct __sk_buff *skb)
 {
+	struct network *known = pod();
 	struct packet packet = {};
-	int enforced = is_enforced();
+	int enforced;
 
-	if (skb->pkt_type == PACKET_OTHERHOST)
+	if (!known || skb->pkt_type == PACKET_OTHERHOST)
 		return TCX_NEXT;
+	enforced = known->enforced;
 	if (!parse(skb, &packet)) {
 		int passes = !enforced || (skb->protocol == bpf_htons(ETH_P_ARP) && !skb->vlan_present);
 
@@ -350,7 +354,7 @@ int ingress(struct __sk_buff *skb)
 	if (enforced && is_own(network, &packet.source) && !is_discovery(&packet))
 		return drop(SPOOFED);
 	if (packet.protocol == IPPROTO_TCP && !packet.is_fragment)
-		return arrives(skb, &packet, enforced);
+		return arrives(skb, &packet, known);
 	if (!enforced || is_discovery(&packet) || is_error(&packet))
 		return TCX_NEXT;
 	if (packet.protocol == IPPROTO_UDP && may_exchange(&packet.source, packet.source_port))
@@ -363,18 +367,24 @@ SEC("tcx/egress")
 int loopback(struct __sk_buff *skb)
 {
 	struct bpf_sock *socket = skb->sk;
+	struct network *known = pod();
 	struct packet packet = {};
 
-	if (!is_enforced())
+	if (!known || !known->enforced)
 		return TCX_NEXT;
 	if (socket && !is_internet(socket))
 		return drop(FRAME);
 	if (!parse(skb, &packet))
 		return TCX_NEXT;
-	// The program tries again until there is an agent.
-	if (skb->mark == MARK && packet.protocol == IPPROTO_TCP && (packet.kind & (SYN | ACK)) == SYN &&
-	    !is_own(network, &packet.destination) && !is_listening(network, OUT, packet.family))
-		return drop(NO_AGENT);
+	if (packet.protocol == IPPROTO_TCP && !packet.is_fragment && (packet.kind & (SYN | ACK)) == SYN) {
+		// The agent would answer to another machine. It connects to the program with a client's address itself.
+		if (!is_own(network, &packet.source) && !(socket && is_agents(known, socket)))
+			return drop(SPOOFED);
+		// The program tries again until there is an agent.
+		if (skb->mark == MARK && !is_own(network, &packet.destination) &&
+		    !is_listening(network, known, OUT, packet.family))
+			return drop(NO_AGENT);
+	}
 	if (packet.protocol == IPPROTO_ICMP || packet.protocol == IPPROTO_ICMPV6 || !socket)
 		return TCX_NEXT;
 	socket = bpf_sk_fullsock(socket);

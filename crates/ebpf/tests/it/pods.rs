@@ -39,7 +39,7 @@ fn programs_of_enforced_pods_make_no_frames() {
     let network = Network::new();
     let cookie = network.run(|| Cookie::of(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap());
     for enforced in [false, true, false] {
-        pods.set_state(cookie, PodState { captured: true, enforced, kept: [0; 2] }).unwrap();
+        pods.set_state(cookie, PodState { captured: true, enforced, generation: 0, kept: 0 }).unwrap();
         let made = network.run(|| frames(false).map(drop).map_err(|error| error.raw_os_error()));
         assert_eq!(made, if enforced { Err(Some(libc::EAFNOSUPPORT)) } else { Ok(()) });
         network.run(|| frames(true).unwrap());

@@ -60,9 +60,10 @@ fn a_port_without_a_program_refuses_as_before() {
     }
     for enforced in [false, true] {
         let forwarder = Forwarder::start(enrol(&capture, &place, &pod(POD, enforced)));
+        let listeners = forwarder.pod().inbound().iter().chain(forwarder.pod().outbound().iter());
+        let agents: Vec<_> = listeners.map(|listener| listener.local_addr().unwrap().port()).collect();
         for address in [v4(POD), v6(POD)] {
-            // The last two are the agent's own.
-            for port in [80, 81, 15001, 15006] {
+            for port in [80, 81].into_iter().chain(agents.clone()) {
                 let refused = other.connect(at(address, port)).unwrap_err();
                 assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{address} {port}");
             }

@@ -168,6 +168,7 @@ fn no_way_leads_around_the_agent() {
     let machines = Machines::new();
     let (place, other) = (machines.machine(POD), machines.machine(OTHER));
     sink(&other);
+    place.serve("10.77.0.2:81".parse().unwrap());
     let capture = machines.capture();
     if !may_enforce(&capture) {
         return;
@@ -185,6 +186,18 @@ fn no_way_leads_around_the_agent() {
                 assert!(dropped(forwarder.pod(), reason) > before, "{what}");
             }
         }
+        // The answer to a connection within the pod that has another machine's address.
+        place.run(|| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.set_reuse_address(true).unwrap();
+            socket.set_ip_transparent_v4(true).unwrap();
+            socket.bind(&SockAddr::from(at(v4(OTHER), 7777))).unwrap();
+            drop(socket.connect_timeout(&SockAddr::from(at(v4(POD), 81)), SHORT));
+        });
+        public(&place);
+        let ports = [81_u16.to_be_bytes(), 7777_u16.to_be_bytes()].concat();
+        assert_eq!(frames.had(&ports, PUBLIC), !enforced, "an answer to another machine");
+        assert_eq!(dropped(forwarder.pod(), DropReason::Spoofed) > 0, enforced);
         // The kernel has two ways to prevent this one.
         let tried = place.run(|| frame(0x88b5, true));
         public(&place);
