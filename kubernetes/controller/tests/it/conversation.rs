@@ -41,6 +41,8 @@ pub(crate) enum End {
     /// In order. The connection stays.
     #[default]
     Complete,
+    /// In order, but within the last line.
+    Short,
     /// The connection breaks within the last line.
     Broken,
     /// It does not end.
@@ -189,12 +191,12 @@ impl Replay {
 fn answer(exchange: Exchange) -> Response<Body> {
     let Exchange { status, lines, end, .. } = exchange;
     let mut texts: Vec<String> = lines.into_iter().map(|line| line + "\n").collect();
-    if let Some(last) = texts.last_mut().filter(|_| end == End::Broken) {
+    if let Some(last) = texts.last_mut().filter(|_| matches!(end, End::Short | End::Broken)) {
         last.truncate(last.len() / 2);
     }
     let frames = stream::iter(texts).map(|text| Ok(Frame::data(Bytes::from(text))));
     let body: Pin<Box<dyn Stream<Item = _> + Send>> = match end {
-        End::Complete => Box::pin(frames),
+        End::Complete | End::Short => Box::pin(frames),
         End::Broken => Box::pin(frames.chain(stream::once(async {
             // The server sends the frames before it sees the error.
             tokio::task::yield_now().await;

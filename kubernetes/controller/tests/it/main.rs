@@ -4,4 +4,5 @@
 mod conversation;
 mod recorder;
 mod review;
+mod scale;
 mod watch;

@@ -198,13 +198,15 @@ async fn record() {
     watched.until(|change| matches!(change, Change::Put(_))).await;
     recorder.delete(PODS, "b").await;
     watched.until(|change| matches!(change, Change::Gone(_))).await;
-    // The first bookmark ends the list.
+    // The bookmark is of a version that no event had. The first one ends the list.
+    recorder.create("/api/v1/namespaces/default/pods", pod("elsewhere", "default")).await;
     let bookmarks =
         || recorder.exchanges.lock().unwrap()[0].lines.iter().filter(|line| line.contains("BOOKMARK")).count();
     while bookmarks() < 2 {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     drop(watched);
+    recorder.delete("/api/v1/namespaces/default/pods", "elsewhere").await;
     recorder.write("pods");
 
     // A list in pages.

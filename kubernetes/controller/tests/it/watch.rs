@@ -134,7 +134,7 @@ async fn a_streaming_list_goes_on_as_a_watch() {
 async fn a_watch_resumes_where_its_connection_broke() {
     let (watch, listed) = watch_of_pods();
     assert!(watch.lines.last().unwrap().contains("BOOKMARK"), "the watch resumes at a bookmark too");
-    for (end, broken) in [(End::Complete, 0), (End::Broken, 1)] {
+    for (end, broken) in [(End::Complete, 0), (End::Short, 1), (End::Broken, 1)] {
         for kept in listed..=watch.lines.len() - broken {
             let first = watch.with(&watch.lines[..kept + broken], end);
             let second = watch.with(&watch.lines[kept..], End::Open);

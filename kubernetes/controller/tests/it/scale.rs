@@ -1,0 +1,66 @@
+//! Memory and processor time of the index beside a cluster of many pods.
+
+use leno_controller::api::ApiServer;
+use leno_controller::index::{self, ClusterCounts, Index};
+use std::fs;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// The memory of this process in MiB, and its processor time in milliseconds.
+fn usage() -> (u64, u64) {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let resident: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    // In ticks of 10 ms: `utime` and `stime`.
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    (resident / 1024, ticks * 10)
+}
+
+#[tokio::test]
+#[ignore = "it measures beside the cluster of KUBECONFIG, for SECONDS (60) after its list"]
+async fn measure() {
+    let seconds = std::env::var("SECONDS").map_or(60, |seconds| seconds.parse().unwrap());
+    let api = ApiServer::new(kube::Client::try_default().await.unwrap());
+    let (index, counts) = (Arc::new(Mutex::new(Index::default())), Arc::new(ClusterCounts::default()));
+    let (sender, mut batches) = mpsc::unbounded_channel();
+    let (shared, counted) = (index.clone(), counts.clone());
+    let (begun, start) = (Instant::now(), usage());
+    tokio::spawn(async move {
+        let sink = |changes: index::Changes| drop(sender.send((changes.put.len(), changes.gone.len())));
+        match index::follow(&api, &counted, &shared, sink).await {}
+    });
+    let (put, _) = batches.recv().await.unwrap();
+    let listed = usage();
+    println!(
+        "{} pods, {put} of them enrolled: {} MiB (before: {} MiB), {} ms of processor, {} ms",
+        index.lock().unwrap().pods(),
+        listed.0,
+        start.0,
+        listed.1 - start.1,
+        begun.elapsed().as_millis(),
+    );
+    let events = || counts.pods.events.load(Ordering::Relaxed);
+    let (before, mut batch_count, mut changed) = (events(), 0, 0);
+    let end = tokio::time::sleep(Duration::from_secs(seconds));
+    tokio::pin!(end);
+    loop {
+        tokio::select! {
+            () = &mut end => break,
+            batch = batches.recv() => {
+                let (put, gone) = batch.unwrap();
+                (batch_count, changed) = (batch_count + 1, changed + put + gone);
+            }
+        }
+    }
+    let (resident, processor) = usage();
+    println!(
+        "{} events of pods, {changed} changes in {batch_count} batches: {} ms of processor, {resident} MiB, {} lists anew",
+        events() - before,
+        processor - listed.1,
+        counts.pods.relists.load(Ordering::Relaxed),
+    );
+}
