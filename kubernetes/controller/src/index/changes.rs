@@ -1,5 +1,7 @@
 //! Changes of the index, for the control plane.
 
+use crate::api::ObjectKey;
+use crate::index::left_alone::LeftAlone;
 use crate::index::workload::Workload;
 use leno_model::{FunctionId, Pod, PodUid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +20,8 @@ pub struct Changes {
     pub nodes_gone: Vec<String>,
     /// All namespaces with `leno.dev/mode: enforced`, if the set has changed.
     pub enforced: Option<BTreeSet<String>>,
+    /// Pods that are newly left alone, for reasons that last.
+    pub left_alone: BTreeMap<ObjectKey, LeftAlone>,
 }
 
 impl Changes {

@@ -3,12 +3,12 @@
 use crate::api::{Change, Object, ObjectKey};
 use crate::index::changes::Changes;
 use crate::index::labels::{MeshLabels, NamespaceObject};
+use crate::index::left_alone::LeftAlone;
 use crate::index::node::{Node, NodeObject};
 use crate::index::pod::{PodObject, Template};
 use crate::index::workload::Members;
 use leno_model::{FunctionId, Pod, PodMode, PodRefusal, PodUid};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tracing::warn;
@@ -24,36 +24,6 @@ pub enum Event {
     Pods(Change<PodObject>),
 }
 
-/// Why a pod of an enrolled namespace, or with the label of enrolment, is not captured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LeftAlone {
-    /// Its label excludes it.
-    Disabled,
-    /// It has the network of its node.
-    HostNetwork,
-    /// It can change its network, and its mode is `enforced`.
-    NetAdmin,
-    /// The scheduler has yet to choose its node.
-    NoNode,
-    /// It has no address yet. Its node knows it, and captures it as soon as it has a network.
-    NoAddress,
-    /// All its containers have ended.
-    Terminated,
-}
-
-impl fmt::Display for LeftAlone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Disabled => "label leno.dev/mesh is `disabled`",
-            Self::HostNetwork => "it has the network of its node (hostNetwork)",
-            Self::NetAdmin => "it can change its network (privileged, or a capability such as NET_ADMIN)",
-            Self::NoNode => "it has no node yet",
-            Self::NoAddress => "it has no address yet",
-            Self::Terminated => "its containers have ended",
-        })
-    }
-}
-
 /// The part of a cluster that the controller keeps. Pods that are not enrolled are kept too,
 /// because a label may enrol them at any time; those of a workload share all but their names and
 /// addresses.
@@ -61,12 +31,10 @@ impl fmt::Display for LeftAlone {
 pub struct Index {
     namespaces: BTreeMap<String, Namespace>,
     nodes: BTreeMap<String, Node>,
-    members: HashMap<FunctionId, Members>,
     shared: Shared,
     /// Kinds of which all objects have come.
     complete: Complete,
-    pods: BTreeMap<PodUid, Option<(Arc<str>, Pod)>>,
-    dirty: HashSet<FunctionId>,
+    steps: Steps,
     nodes_gone: BTreeSet<String>,
     enforced: Option<BTreeSet<String>>,
 }
@@ -76,6 +44,15 @@ struct Complete {
     namespaces: bool,
     nodes: bool,
     pods: bool,
+}
+
+/// The functions, and the steps of pods that have yet to be taken.
+#[derive(Debug, Default)]
+struct Steps {
+    members: HashMap<FunctionId, Members>,
+    dirty: HashSet<FunctionId>,
+    pods: BTreeMap<PodUid, Option<(Arc<str>, Pod)>>,
+    left_alone: BTreeMap<ObjectKey, LeftAlone>,
 }
 
 /// Values that many pods have in common.
@@ -205,19 +182,20 @@ impl Index {
         let mut changes = Changes {
             nodes_gone: std::mem::take(&mut self.nodes_gone).into_iter().collect(),
             enforced: self.enforced.take(),
+            left_alone: std::mem::take(&mut self.steps.left_alone),
             ..Changes::default()
         };
-        for (uid, pod) in std::mem::take(&mut self.pods) {
+        for (uid, pod) in std::mem::take(&mut self.steps.pods) {
             match pod {
                 Some((node, pod)) => changes.put.push((node.to_string(), pod)),
                 None => changes.gone.push(uid),
             }
         }
-        for function in std::mem::take(&mut self.dirty) {
-            let Some(members) = self.members.get_mut(&function) else { continue };
+        for function in std::mem::take(&mut self.steps.dirty) {
+            let Some(members) = self.steps.members.get_mut(&function) else { continue };
             let changed = members.changed();
             if members.is_empty() {
-                self.members.remove(&function);
+                self.steps.members.remove(&function);
             }
             if let Some(workload) = changed {
                 changes.workloads.insert(function, workload);
@@ -278,13 +256,7 @@ impl Index {
         let (old, new) = (before.unwrap_or_default(), labels.unwrap_or_default());
         if old != new {
             for (pod, entry) in &namespace.pods {
-                change(
-                    &mut self.members,
-                    &mut self.dirty,
-                    &mut self.pods,
-                    pod,
-                    (Some((entry, old)), Some((entry, new))),
-                );
+                self.steps.step(pod, Some((entry, old)), Some((entry, new)));
             }
         }
         if labels.is_none() && namespace.pods.is_empty() {
@@ -379,8 +351,8 @@ impl Index {
             Some(entry) => namespace.pods.insert(key.name.as_str().into(), entry.clone()),
             None => namespace.pods.remove(key.name.as_str()),
         };
-        let step = (before.as_ref().map(|entry| (entry, labels)), entry.as_ref().map(|entry| (entry, labels)));
-        change(&mut self.members, &mut self.dirty, &mut self.pods, &key.name, step);
+        let (was, is) = (before.as_ref().map(|entry| (entry, labels)), entry.as_ref().map(|entry| (entry, labels)));
+        self.steps.step(&key.name, was, is);
         if namespace.labels.is_none() && namespace.pods.is_empty() {
             self.namespaces.remove(&key.namespace);
         }
@@ -391,40 +363,51 @@ impl Index {
     }
 }
 
+/// A pod, and the labels of its namespace.
 type Standing<'a> = Option<(&'a Entry, MeshLabels)>;
 
-/// Notes the step of a pod from one standing to the next.
-fn change(
-    members: &mut HashMap<FunctionId, Members>,
-    dirty: &mut HashSet<FunctionId>,
-    pods: &mut BTreeMap<PodUid, Option<(Arc<str>, Pod)>>,
-    name: &str,
-    (before, after): (Standing<'_>, Standing<'_>),
-) {
-    let member = |standing: Standing<'_>| {
-        let (entry, namespace) = standing?;
-        Some((entry.template.clone(), entry.mode(namespace)?))
-    };
-    let (was, is) = (member(before), member(after));
-    if was != is {
-        if let Some((template, mode)) = was {
-            members.entry(template.function.clone()).or_default().remove(&template, mode);
-            dirty.insert(template.function.clone());
+impl Steps {
+    /// Notes the step of a pod from one standing to the next.
+    fn step(&mut self, name: &str, before: Standing<'_>, after: Standing<'_>) {
+        let member = |standing: Standing<'_>| {
+            let (entry, namespace) = standing?;
+            Some((entry.template.clone(), entry.mode(namespace)?))
+        };
+        let (was, is) = (member(before), member(after));
+        if was != is {
+            if let Some((template, mode)) = was {
+                self.members(&template).remove(&template, mode);
+            }
+            if let Some((template, mode)) = is {
+                self.members(&template).add(&template, mode);
+            }
         }
-        if let Some((template, mode)) = is {
-            members.entry(template.function.clone()).or_default().add(&template, mode);
-            dirty.insert(template.function.clone());
+        let pod = |standing: Standing<'_>| standing.and_then(|(entry, namespace)| entry.pod(name, namespace));
+        let (was, is) = (pod(before), pod(after));
+        if was != is {
+            if let Some((_, pod)) = was {
+                self.pods.insert(pod.uid, None);
+            }
+            if let Some((node, pod)) = is {
+                self.pods.insert(pod.uid.clone(), Some((node, pod)));
+            }
+        }
+        let left_alone = |standing: Standing<'_>| standing.and_then(|(entry, namespace)| entry.left_alone(namespace));
+        let (was, is) = (left_alone(before), left_alone(after));
+        if was != is {
+            let Some((entry, _)) = after.or(before) else { return };
+            let key = ObjectKey { namespace: entry.template.function.namespace.clone(), name: name.to_owned() };
+            match is.filter(|reason| reason.lasts()) {
+                Some(reason) => drop(self.left_alone.insert(key, reason)),
+                None => drop(self.left_alone.remove(&key)),
+            }
         }
     }
-    let pod = |standing: Standing<'_>| standing.and_then(|(entry, namespace)| entry.pod(name, namespace));
-    let (was, is) = (pod(before), pod(after));
-    if was != is {
-        if let Some((_, pod)) = was {
-            pods.insert(pod.uid, None);
-        }
-        if let Some((node, pod)) = is {
-            pods.insert(pod.uid.clone(), Some((node, pod)));
-        }
+
+    /// The pods of a function, which are about to change.
+    fn members(&mut self, template: &Template) -> &mut Members {
+        self.dirty.insert(template.function.clone());
+        self.members.entry(template.function.clone()).or_default()
     }
 }
 

@@ -30,7 +30,9 @@ async fn measure() {
     let (shared, counted) = (index.clone(), counts.clone());
     let (begun, start) = (Instant::now(), usage());
     tokio::spawn(async move {
-        let sink = |changes: index::Changes| drop(sender.send((changes.put.len(), changes.gone.len())));
+        let sink = |changes: index::Changes| {
+            let _ = sender.send((changes.put.len(), changes.gone.len()));
+        };
         match index::follow(&api, &counted, &shared, sink).await {}
     });
     let (put, _) = batches.recv().await.unwrap();

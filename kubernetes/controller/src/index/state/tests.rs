@@ -115,6 +115,8 @@ fn what_is_left_alone_has_its_reason() {
             let (index, changes) = index(labels, vec![pod("a", more.clone())]);
             let found = index.left_alone().next().map(|(_, reason)| reason);
             assert_eq!(found, reason, "{more} in mode {mode}");
+            let said: Vec<LeftAlone> = changes.left_alone.into_values().collect();
+            assert_eq!(said, Vec::from_iter(reason.filter(|reason| reason.lasts())), "{more} in mode {mode}");
             let sent = !matches!(reason, Some(LeftAlone::NoNode | LeftAlone::Terminated));
             assert_eq!(changes.put.len(), usize::from(sent), "{more}");
             let refused = changes.put.first().and_then(|(_, pod)| pod.refused);
@@ -198,7 +200,7 @@ fn a_workload_is_what_its_pods_share() {
     assert!(index.take().unwrap().is_empty(), "nothing differs");
     index.apply(Event::Pods(all(vec![])));
     assert_eq!(index.take().unwrap().workloads[&function], None);
-    assert!(index.members.is_empty() && index.shared.templates.is_empty() && index.shared.nodes.is_empty());
+    assert!(index.steps.members.is_empty() && index.shared.templates.is_empty() && index.shared.nodes.is_empty());
 }
 
 #[test]
@@ -402,7 +404,7 @@ proptest! {
         let left = |index: &Index| index.left_alone().collect::<BTreeSet<_>>();
         prop_assert_eq!(left(&index), left(&restarted));
         prop_assert_eq!(index.shared.templates.len(), restarted.shared.templates.len());
-        prop_assert_eq!(index.members.len(), restarted.members.len());
+        prop_assert_eq!(index.steps.members.len(), restarted.steps.members.len());
         prop_assert_eq!(index.pods(), world.pods.len());
     }
 }
