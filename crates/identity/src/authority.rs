@@ -6,8 +6,9 @@ use crate::bundle::{BundleError, TrustBundle, unix_time};
 use crate::expiry::{self, Holder};
 use crate::key::{NoKey, PrivateKey};
 use crate::membership_mark::MembershipMark;
-use crate::request::{self, RequestError};
-use crate::verify;
+use crate::request::{self, KeyRequest, RequestError};
+use crate::store::SvidStore;
+use crate::{constraints, verify};
 use aws_lc_rs::rand;
 use leno_model::{SpiffeId, TrustDomain};
 use rcgen::{
@@ -134,6 +135,34 @@ impl Authority {
         let intermediates = chain.split_last().map(|(_, intermediates)| intermediates.to_vec()).unwrap_or_default();
         let (key_id, trust_domain) = (key_id(&issuer)?, trust_domain.clone());
         Ok(Self { trust_domain, issuer, intermediates, bundle, key_id, not_after, clock })
+    }
+
+    /// The same, if a certificate that it signs proves an identity to peers that trust its root.
+    pub(crate) fn proven(
+        trust_domain: &TrustDomain,
+        key: PrivateKey,
+        chain: Vec<CertificateDer<'static>>,
+    ) -> Result<Self, String> {
+        let own = chain.first().ok_or("there is no certificate in it")?;
+        if !chain.last().is_some_and(verify::is_self_issued) {
+            return Err("the last certificate must be the root, which is its own issuer".to_owned());
+        }
+        let (_, public_key) = verify::end_and_key(own).map_err(|error| error.to_string())?;
+        if public_key != key.public_key_info() {
+            return Err("the first certificate is for another key than the private key".to_owned());
+        }
+        if let Some(reason) = chain.iter().find_map(constraints::unknown_constraints) {
+            return Err(format!("a certificate in it has {reason}"));
+        }
+        let authority = Self::of_chain(trust_domain, key, chain, Arc::new(DefaultTimeProvider));
+        let authority = authority.map_err(|error| error.to_string())?;
+        let probe = SpiffeId::control(trust_domain).map_err(|error| error.to_string())?;
+        let request = KeyRequest::new(&probe).map_err(|error| error.to_string())?;
+        let signed = authority.sign(request.csr(), &probe, Duration::from_secs(60));
+        let store = SvidStore::new(authority.bundle().clone());
+        let signed = signed.map_err(|error| error.to_string())?;
+        store.install(request, signed).map_err(|error| error.to_string())?;
+        Ok(authority)
     }
 
     /// The end of the authority's certificate, or of an earlier one above it: after that, no certificate

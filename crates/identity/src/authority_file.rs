@@ -6,14 +6,12 @@
 //! the key alone, and a certificate request is made from it. While the mesh changes to another
 //! authority, a second key with its certificates follows.
 
+use crate::SavedError;
 use crate::authority::{Authority, SignError, root_name, unwritable, uri};
 use crate::authority_key_id::AuthorityKeyId;
 use crate::key::PrivateKey;
-use crate::request::KeyRequest;
 use crate::saved::{content, read, replace_private_file};
-use crate::store::SvidStore;
-use crate::{SavedError, constraints, verify};
-use leno_model::{SpiffeId, TrustDomain};
+use leno_model::TrustDomain;
 use pem::Pem;
 use pkcs8::{EncryptedPrivateKeyInfoRef, PrivateKeyInfoRef};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyUsagePurpose};
@@ -22,7 +20,6 @@ use rustls::time_provider::DefaultTimeProvider;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use zeroize::Zeroizing;
 
 const KEY: &str = "ENCRYPTED PRIVATE KEY";
@@ -167,27 +164,9 @@ impl AuthorityFile {
         Ok(authority)
     }
 
-    /// The authority, if a certificate that it signs proves an identity to peers that trust its
-    /// root.
+    /// See [`Authority::proven`].
     fn proven(&self, key: PrivateKey, chain: Vec<CertificateDer<'static>>) -> Result<Authority, AuthorityFileError> {
-        let own = chain.first().ok_or_else(|| self.unusable(&"there is no certificate in it"))?;
-        if !chain.last().is_some_and(verify::is_self_issued) {
-            return Err(self.unusable(&"the last certificate must be the root, which is its own issuer"));
-        }
-        let (_, public_key) = verify::end_and_key(own).map_err(|error| self.unusable(&error))?;
-        if public_key != key.public_key_info() {
-            return Err(self.unusable(&"the first certificate is for another key than the one in the file"));
-        }
-        if let Some(reason) = chain.iter().find_map(constraints::unknown_constraints) {
-            return Err(self.unusable(&format!("a certificate in it has {reason}")));
-        }
-        let authority = Authority::of_chain(&self.trust_domain, key, chain, Arc::new(DefaultTimeProvider))?;
-        let probe = SpiffeId::control(&self.trust_domain).map_err(|error| self.unusable(&error))?;
-        let request = KeyRequest::new(&probe).map_err(|error| self.unusable(&error))?;
-        let signed = authority.sign(request.csr(), &probe, Duration::from_secs(60))?;
-        let store = SvidStore::new(authority.bundle().clone());
-        store.install(request, signed).map_err(|error| self.unusable(&error))?;
-        Ok(authority)
+        Authority::proven(&self.trust_domain, key, chain).map_err(|reason| self.unusable(&reason))
     }
 
     /// The keys and certificates in the file; `None`: there is no such file.
@@ -243,7 +222,11 @@ impl AuthorityFile {
 mod tests {
     use super::*;
     use crate::TrustBundle;
+    use crate::request::KeyRequest;
+    use crate::store::SvidStore;
+    use leno_model::SpiffeId;
     use rcgen::{CertificateSigningRequestParams, Issuer, KeyPair};
+    use std::time::Duration;
 
     const PASSPHRASE: &[u8] = b"correct horse battery";
 

@@ -15,6 +15,7 @@
 mod authority;
 mod authority_file;
 mod authority_key_id;
+mod authority_pem;
 mod bundle;
 mod constraints;
 mod control;
@@ -41,6 +42,7 @@ mod verify;
 pub use authority::{Authority, SignError};
 pub use authority_file::{AuthorityFile, AuthorityFileError};
 pub use authority_key_id::AuthorityKeyId;
+pub use authority_pem::{AuthorityPem, AuthorityPemError};
 pub use bundle::{BundleError, RootPin, TrustBundle};
 pub use constraints::UnknownConstraints;
 pub use control::{control_server_config, joining_client_config, joining_client_config_with, peer_addresses};
