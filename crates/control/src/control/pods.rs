@@ -2,11 +2,17 @@
 
 use super::Control;
 use crate::state::State;
-use leno_model::{Pod, PodUid};
+use leno_model::{FunctionId, Pod, PodUid};
 use leno_wire::Content;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 impl Control {
+    /// The functions that have pods, each with the nodes of these. A node need not have joined.
+    pub fn pod_hosts(&self) -> BTreeMap<FunctionId, BTreeSet<Arc<str>>> {
+        self.state().pod_hosts()
+    }
+
     /// Replaces the namespaces whose pods enforce their policies. Nodes with pods remember them, so that
     /// pods of these do not start while their agent is away. Call it before [`Control::serve`] too.
     pub fn set_enforced_namespaces(&self, names: &BTreeSet<String>) {

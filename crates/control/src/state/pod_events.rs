@@ -4,7 +4,7 @@ use super::State;
 use super::node::Node;
 use leno_model::{FunctionId, Pod, PodUid};
 use leno_wire::{Content, PodFaults, Subject};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 impl State {
@@ -27,6 +27,11 @@ impl State {
             Some((before_node, _)) if *before_node == *node => self.nodes.announce(&Subject::Pod(uid.clone())),
             _ => self.want_pod(node, uid, true),
         }
+    }
+
+    /// The functions that have pods, each with the nodes of these. A node need not have joined.
+    pub(crate) fn pod_hosts(&self) -> BTreeMap<FunctionId, BTreeSet<Arc<str>>> {
+        self.hosting.pods.hosts()
     }
 
     /// Removes a pod.

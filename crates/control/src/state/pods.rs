@@ -88,6 +88,11 @@ impl Pods {
         self.functions.get(id).into_iter().flat_map(BTreeMap::keys)
     }
 
+    /// The functions that have pods, each with the nodes of these.
+    pub(super) fn hosts(&self) -> BTreeMap<FunctionId, BTreeSet<Arc<str>>> {
+        self.functions.iter().map(|(id, nodes)| (id.clone(), nodes.keys().cloned().collect())).collect()
+    }
+
     /// Whether a node has pods of a function.
     pub(super) fn is_on(&self, id: &FunctionId, node: &str) -> bool {
         self.functions.get(id).is_some_and(|nodes| nodes.contains_key(node))
