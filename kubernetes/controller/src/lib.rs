@@ -2,6 +2,15 @@
 //! pods to which they apply.
 #![forbid(unsafe_code)]
 
+mod admin;
 pub mod api;
+pub mod authority;
+pub mod crds;
+pub mod documents;
 pub mod index;
+pub mod lease;
+pub mod publication;
 pub mod review;
+pub mod rights;
+pub mod run;
+pub mod status;

@@ -1,0 +1,9 @@
+//! The status of objects, written by the controller that leads.
+
+mod conditions;
+mod programming;
+mod writer;
+
+pub use conditions::{ACCEPTED, PROGRAMMED, status_of};
+pub use programming::{NodeProgress, Programming};
+pub use writer::{StatusWriter, WriteCounts};

@@ -1,0 +1,114 @@
+//! A report as conditions.
+
+use super::programming::{NodeProgress, Programming};
+use crate::documents::{Condition, InForce, ObjectStatus, Verdict, VersionInForce};
+use crate::publication::{NodeScope, Report};
+use leno_config::Problem;
+
+/// The object is valid together with all others.
+pub const ACCEPTED: &str = "Accepted";
+/// All nodes that the object concerns have it in force.
+pub const PROGRAMMED: &str = "Programmed";
+/// Bytes of a message. Kubernetes allows 32768.
+const LONGEST_MESSAGE: usize = 4096;
+/// Nodes that a message names.
+const NAMED_NODES: usize = 8;
+
+/// The status of an object with this report. `failure`: why the publication is not in force.
+/// `before`: the present status, whose times stay where nothing changes; `now`: the time (RFC 3339).
+pub fn status_of(
+    report: &Report,
+    failure: Option<&str>,
+    programming: &Programming,
+    before: &ObjectStatus,
+    now: &str,
+) -> ObjectStatus {
+    let Verdict { generation, in_force, .. } = &report.verdict;
+    let condition = |kind: &str, (status, reason, message): (&str, &str, String)| {
+        let earlier = before.conditions.iter().find(|one| one.kind == kind && one.status == status);
+        Condition {
+            kind: kind.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: shortened(message),
+            observed_generation: Some(*generation),
+            last_transition_time: earlier.map_or_else(|| now.to_owned(), |one| one.last_transition_time.clone()),
+        }
+    };
+    let in_force = match in_force {
+        InForce::Earlier(generation, spec) => Some(VersionInForce { generation: *generation, spec: spec.clone() }),
+        InForce::Present | InForce::Denial | InForce::Nothing => None,
+    };
+    ObjectStatus {
+        observed_generation: Some(*generation),
+        conditions: vec![
+            condition(ACCEPTED, accepted(report)),
+            condition(PROGRAMMED, programmed(report, failure, programming)),
+        ],
+        in_force,
+    }
+}
+
+fn accepted(report: &Report) -> (&'static str, &'static str, String) {
+    let Verdict { problems, in_force, .. } = &report.verdict;
+    let rest = match in_force {
+        InForce::Present => return ("True", "Accepted", fields(&report.warnings)),
+        InForce::Earlier(generation, _) => format!("Generation {generation} stays in force."),
+        InForce::Denial => "Until this is mended, all calls to its functions are refused.".to_owned(),
+        InForce::Nothing => "It is not in force.".to_owned(),
+    };
+    ("False", "Invalid", format!("{}. {rest}", fields(problems)))
+}
+
+fn programmed(report: &Report, failure: Option<&str>, nodes: &Programming) -> (&'static str, &'static str, String) {
+    if report.verdict.in_force != InForce::Present {
+        return ("False", "Invalid", "This generation is not in force: see Accepted.".to_owned());
+    }
+    if let Some(failure) = failure {
+        return ("False", "NotPublished", failure.to_owned());
+    }
+    let missing = nodes.missing(&report.scope);
+    let named = |wanted: fn(&NodeProgress) -> bool| {
+        let named: Vec<&str> = missing.iter().filter(|(_, one)| wanted(one)).map(|(name, _)| *name).collect();
+        let more = named.len().saturating_sub(NAMED_NODES);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        named.iter().take(NAMED_NODES).copied().collect::<Vec<_>>().join(", ") + &more
+    };
+    let rejected = missing.iter().find_map(|(name, progress)| match progress {
+        NodeProgress::Rejected(reason) => Some(format!("The node {name} refuses it: {reason}")),
+        _ => None,
+    });
+    let (behind, away) = (named(|one| *one == NodeProgress::Behind), named(|one| *one == NodeProgress::Away));
+    match (rejected, &report.scope) {
+        (Some(rejected), _) => ("False", "Rejected", rejected),
+        _ if !behind.is_empty() => ("False", "Pending", format!("Nodes that have not confirmed it yet: {behind}.")),
+        _ if !away.is_empty() => {
+            let message = format!("Nodes that are not connected to the controller that leads: {away}.");
+            ("Unknown", "NotConnected", message)
+        }
+        (None, NodeScope::Hosts(targets)) if targets.is_empty() => {
+            ("True", "NoTargets", "No function of the mesh is among its targets.".to_owned())
+        }
+        (None, _) => ("True", "Programmed", String::new()),
+    }
+}
+
+/// Problems of one object, without its name.
+fn fields(problems: &[Problem]) -> String {
+    let own = |problem: &Problem| {
+        let fix = if problem.fix.is_empty() { String::new() } else { format!("; {}", problem.fix) };
+        let field = if problem.field.is_empty() { String::new() } else { format!("{}: ", problem.field) };
+        format!("{field}{}{fix}", problem.message)
+    };
+    let lines: Vec<String> = problems.iter().take(8).map(own).collect();
+    let more = problems.len().saturating_sub(lines.len());
+    lines.join(". ") + &if more > 0 { format!(". And {more} more") } else { String::new() }
+}
+
+fn shortened(mut text: String) -> String {
+    if text.len() > LONGEST_MESSAGE {
+        text.truncate(text.floor_char_boundary(LONGEST_MESSAGE));
+        text.push('…');
+    }
+    text
+}

@@ -1,0 +1,59 @@
+//! Which nodes have a configuration in force.
+
+use crate::publication::NodeScope;
+use leno_control::Control;
+use leno_model::FunctionId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The progress of nodes with their deliveries.
+#[derive(Clone, Debug, Default)]
+pub struct Programming {
+    /// The nodes that host each function.
+    pub hosts: BTreeMap<FunctionId, BTreeSet<String>>,
+    /// The nodes that have joined this control plane.
+    pub nodes: BTreeMap<String, NodeProgress>,
+}
+
+/// The progress of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeProgress {
+    /// It has confirmed everything.
+    Current,
+    /// It has not confirmed everything yet.
+    Behind,
+    /// It has refused something, for this reason.
+    Rejected(String),
+    /// It is not connected to this control plane.
+    Away,
+}
+
+impl Programming {
+    /// The nodes of a control plane.
+    pub fn of(control: &Control) -> Self {
+        let status = control.status();
+        let names = |nodes: BTreeSet<Arc<str>>| nodes.iter().map(ToString::to_string).collect();
+        let hosts = control.pod_hosts().into_iter().map(|(function, nodes)| (function, names(nodes)));
+        let nodes = status.nodes.into_iter().map(|node| {
+            let progress = match node.rejected.into_iter().next() {
+                _ if !node.connected => NodeProgress::Away,
+                Some(rejected) => NodeProgress::Rejected(rejected.reason),
+                None if control.is_up_to_date(&node.name) => NodeProgress::Current,
+                None => NodeProgress::Behind,
+            };
+            (node.name, progress)
+        });
+        Self { hosts: hosts.collect(), nodes: nodes.collect() }
+    }
+
+    /// The progress of the nodes that need an object and have not confirmed it.
+    pub(crate) fn missing(&self, scope: &NodeScope) -> BTreeMap<&str, &NodeProgress> {
+        let hosts: BTreeSet<&String> = match scope {
+            NodeScope::Hosts(functions) => functions.iter().filter_map(|id| self.hosts.get(id)).flatten().collect(),
+            NodeScope::Mesh => self.nodes.keys().chain(self.hosts.values().flatten()).collect(),
+        };
+        let progress = |name: &'_ String| self.nodes.get(name).unwrap_or(&NodeProgress::Away);
+        let missing = hosts.into_iter().map(|name| (name.as_str(), progress(name)));
+        missing.filter(|(_, progress)| **progress != NodeProgress::Current).collect()
+    }
+}

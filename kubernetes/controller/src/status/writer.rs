@@ -1,0 +1,175 @@
+//! Writes the status of objects by server-side apply, only where it differs.
+
+use super::conditions::{ACCEPTED, PROGRAMMED, status_of};
+use super::programming::Programming;
+use crate::crds::{GROUP, ObjectKind, VERSION};
+use crate::documents::ObjectStatus;
+use crate::publication::{Inbox, Publication, Report};
+use futures_util::StreamExt;
+use futures_util::stream;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
+use kube::{Client, Error};
+use leno_config::DocumentId;
+use leno_control::Control;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+/// The field manager. The status belongs to it, but for conditions of other managers.
+const MANAGER: &str = "leno-controller";
+/// Concurrent writes.
+const CONCURRENT: usize = 8;
+/// Timeout of a write.
+const WRITE: Duration = Duration::from_secs(5);
+/// Pause between looks at nodes that have not confirmed something.
+const LOOK: Duration = Duration::from_millis(200);
+/// Pauses after a failed write: they double.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Counts of writes.
+#[derive(Debug, Default)]
+pub struct WriteCounts {
+    /// Writes.
+    pub written: AtomicU64,
+    /// Attempts that failed.
+    pub failed: AtomicU64,
+}
+
+/// Writes the status of objects while this controller leads.
+pub struct StatusWriter {
+    /// The API server.
+    pub client: Client,
+    /// The control plane, whose nodes confirm their deliveries.
+    pub control: Control,
+    /// The objects.
+    pub inbox: Arc<Inbox>,
+    /// Counts of writes.
+    pub counts: Arc<WriteCounts>,
+}
+
+/// The next attempt after failed ones.
+struct Postponed {
+    at: Instant,
+    pause: Duration,
+}
+
+impl StatusWriter {
+    /// Writes until `publications` ends.
+    pub async fn run(self, mut publications: watch::Receiver<Arc<Publication>>, mut leads: watch::Receiver<bool>) {
+        let mut postponed: BTreeMap<DocumentId, Postponed> = BTreeMap::new();
+        loop {
+            if leads.wait_for(|leads| *leads).await.is_err() {
+                return;
+            }
+            let publication = publications.borrow_and_update().clone();
+            let is_complete = self.write(&publication, &mut postponed, &leads).await;
+            let look = async {
+                // Objects change their status by others' hands too, which is put right with the next
+                // publication.
+                if is_complete { std::future::pending().await } else { sleep(LOOK).await }
+            };
+            tokio::select! {
+                changed = publications.changed() => if changed.is_err() { return },
+                changed = leads.changed() => if changed.is_err() { return },
+                () = look => {}
+            }
+        }
+    }
+
+    /// Writes what differs. Returns whether all objects have their final status.
+    async fn write(
+        &self,
+        publication: &Publication,
+        postponed: &mut BTreeMap<DocumentId, Postponed>,
+        leads: &watch::Receiver<bool>,
+    ) -> bool {
+        let Publication { reports, failure } = publication;
+        postponed.retain(|id, _| reports.contains_key(id));
+        let (programming, now, moment) = (Programming::of(&self.control), Timestamp::now().to_string(), Instant::now());
+        let mut is_complete = true;
+        let mut due = Vec::new();
+        for (id, report) in reports {
+            is_complete &= programming.missing(&report.scope).is_empty();
+            let before = self.inbox.seen.get(id);
+            let wanted = status_of(report, failure.as_deref(), &programming, &before, &now);
+            if wanted == own(&before) {
+                postponed.remove(id);
+            } else if postponed.get(id).is_some_and(|postponed| postponed.at > moment) {
+                is_complete = false;
+            } else {
+                due.push((id, report, wanted));
+            }
+        }
+        let writes = due.into_iter().map(async |(id, report, wanted)| {
+            // A controller that does not lead any more must not overwrite its successor's status.
+            let written = if *leads.borrow() { self.patch(id, report, &wanted).await } else { Ok(()) };
+            (id, wanted, written)
+        });
+        let mut writes = stream::iter(writes).buffer_unordered(CONCURRENT);
+        while let Some((id, wanted, written)) = writes.next().await {
+            match written {
+                Ok(()) => {
+                    self.counts.written.fetch_add(1, Ordering::Relaxed);
+                    postponed.remove(id);
+                    self.inbox.seen.set(id, wanted);
+                }
+                Err(reason) => {
+                    self.counts.failed.fetch_add(1, Ordering::Relaxed);
+                    is_complete = false;
+                    let pause =
+                        postponed.get(id).map_or(FIRST_PAUSE, |postponed| LONGEST_PAUSE.min(postponed.pause * 2));
+                    tracing::warn!(object = %id, reason, "its status is not written yet");
+                    postponed.insert(id.clone(), Postponed { at: Instant::now() + pause, pause });
+                }
+            }
+        }
+        is_complete
+    }
+
+    async fn patch(&self, id: &DocumentId, report: &Report, status: &ObjectStatus) -> Result<(), String> {
+        let kind = ObjectKind::named(&id.kind).ok_or("its kind is unknown")?;
+        let resource = ApiResource {
+            group: GROUP.to_owned(),
+            version: VERSION.to_owned(),
+            api_version: format!("{GROUP}/{VERSION}"),
+            kind: kind.name.to_owned(),
+            plural: kind.plural.to_owned(),
+        };
+        let api: Api<DynamicObject> = match &*id.namespace {
+            "" => Api::all_with(self.client.clone(), &resource),
+            namespace => Api::namespaced_with(self.client.clone(), namespace, &resource),
+        };
+        let mut metadata = json!({"name": id.name, "uid": report.verdict.uid});
+        if !id.namespace.is_empty() {
+            metadata["namespace"] = json!(id.namespace);
+        }
+        let object = json!({
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": metadata,
+            "status": status,
+        });
+        let parameters = PatchParams::apply(MANAGER).force();
+        let patch = Patch::Apply(&object);
+        match timeout(WRITE, api.patch_status(&id.name, &parameters, &patch)).await {
+            Ok(Ok(_)) => Ok(()),
+            // The object is gone, or another one has its name: the watch says so.
+            Ok(Err(Error::Api(status))) if matches!(status.code, 404 | 409) => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("no answer within {WRITE:?}")),
+        }
+    }
+}
+
+/// The part of a status that the controller writes.
+fn own(status: &ObjectStatus) -> ObjectStatus {
+    let is_own = |kind: &&str| [ACCEPTED, PROGRAMMED].contains(kind);
+    let own = status.conditions.iter().filter(|condition| is_own(&&*condition.kind)).cloned();
+    ObjectStatus { conditions: own.collect(), ..status.clone() }
+}

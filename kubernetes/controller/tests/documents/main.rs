@@ -1,0 +1,7 @@
+//! Documents of a cluster.
+
+mod cluster;
+mod definitions;
+mod objects;
+mod rights;
+mod status;
