@@ -184,6 +184,7 @@ func TestCluster(t *testing.T) {
 		}
 	})
 	b.testPlugin(t, r)
+	b.testMesh(t, r)
 	r.run(t, "a second cluster runs beside the first one", false, func(t *testing.T) { testBeside(t, b, second) })
 	r.run(t, "a component that fails is named, with the end of its log", false, func(t *testing.T) { testFailure(t, second) })
 	r.run(t, "a process that ended is reported, and a new start mends the cluster", false, b.testMend)

@@ -54,6 +54,9 @@ func get(url string) error {
 		return err
 	}
 	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("status %d", answer.StatusCode)
+	}
 	_, err = io.Copy(os.Stdout, answer.Body)
 	return err
 }
