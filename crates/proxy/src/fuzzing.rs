@@ -1,6 +1,7 @@
 //! Entry points of the targets in `fuzz/`. Each function panics if a property does not hold.
 
 use crate::l4::hello::Hello;
+use crate::l4::opening::classify;
 use crate::listener::names::answer::reply;
 use crate::pipeline::authorize::answer;
 use crate::state::authorizer::Answer;
@@ -85,5 +86,18 @@ pub fn hello(bytes: &[u8]) {
     }
     if let Ok(Some(Some(name))) = whole {
         assert_eq!(leno_policy::host::of_authority(&name).as_deref(), Some(&*name));
+    }
+}
+
+/// Reads the beginning of a connection to a pod: bytes that come later change no decision, so a
+/// request in pieces is taken for no other protocol.
+pub fn opening(bytes: &[u8]) {
+    let whole = classify(bytes);
+    for length in 0..bytes.len().min(256) {
+        let (start, _) = bytes.split_at(length);
+        if let Some(decided) = classify(start) {
+            assert_eq!(whole, Some(decided), "after {length} bytes");
+            return;
+        }
     }
 }

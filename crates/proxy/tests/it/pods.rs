@@ -194,7 +194,8 @@ async fn a_permissive_pod_gets_requests_as_they_came() {
     let mut sent: Vec<_> = fields.lines().collect();
     // The one field that the node adds.
     seen.retain(|line| !line.starts_with("x-request-id: "));
-    (seen.sort_unstable(), sent.sort_unstable());
+    seen.sort_unstable();
+    sent.sort_unstable();
     assert_eq!(seen, sent);
 }
 
