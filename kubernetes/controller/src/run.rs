@@ -222,7 +222,10 @@ async fn trust_domain(inbox: &Inbox, waiting: &watch::Sender<String>) -> TrustDo
 
 /// Applies changes of the cluster.
 fn take(inbox: &Inbox, control: &Control, changes: Changes) {
-    let Changes { put, gone, workloads, nodes_gone, enforced } = changes;
+    let Changes { put, gone, workloads, nodes_gone, enforced, left_alone } = changes;
+    for (pod, reason) in left_alone {
+        tracing::warn!(%pod, "left alone: {reason}");
+    }
     inbox.change_workloads(workloads);
     block_in_place(|| {
         if let Some(enforced) = enforced {
