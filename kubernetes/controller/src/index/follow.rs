@@ -10,7 +10,6 @@ use futures_util::future;
 use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::Notify;
-use tracing::info;
 
 /// Counts of the watches that keep the index.
 #[derive(Debug, Default)]
@@ -48,9 +47,6 @@ pub async fn follow(
             changed.notified().await;
             let changes = index.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(changes) = changes.filter(|changes| std::mem::take(&mut first) || !changes.is_empty()) {
-                for (pod, reason) in &changes.left_alone {
-                    info!("Pod {pod} is left alone: {reason}");
-                }
                 sink(changes);
             }
         }
