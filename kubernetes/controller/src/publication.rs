@@ -5,7 +5,9 @@
 
 use crate::api::Change;
 use crate::crds::ObjectKind;
-use crate::documents::{ClusterDocuments, DocumentObject, Functions, Objects, SeenStatuses, Selection, Verdict};
+use crate::documents::{
+    ClusterDocuments, DocumentObject, Functions, InForce, Objects, SeenStatuses, Selection, Verdict,
+};
 use crate::index::Workload;
 use leno_config::{Document, DocumentId, Effort, NamespaceUse, Problem, Snapshot, UseShare};
 use leno_control::{Control, PublishSummary};
@@ -55,6 +57,24 @@ pub struct Publication {
     pub reports: BTreeMap<DocumentId, Report>,
     /// Why it is not in force; `None`: it is.
     pub failure: Option<String>,
+}
+
+impl Publication {
+    /// A text that is the same for controllers that have published the same versions of all objects.
+    pub fn digest(&self) -> String {
+        let mut text = String::new();
+        for (id, Report { verdict, .. }) in &self.reports {
+            let earlier = match &verdict.in_force {
+                InForce::Present => "present".to_owned(),
+                InForce::Earlier(generation, _) => generation.to_string(),
+                InForce::Denial => "denial".to_owned(),
+                InForce::Nothing => "nothing".to_owned(),
+            };
+            text.push_str(&format!("{id} {} {} {earlier}\n", verdict.uid, verdict.generation));
+        }
+        let failed = if self.failure.is_some() { "failed " } else { "" };
+        format!("{failed}{}", leno_config::module_hash(text.as_bytes()))
+    }
 }
 
 /// Counts of publications.

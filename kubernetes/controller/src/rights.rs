@@ -116,7 +116,7 @@ pub const RIGHTS: &[Right] = &[
         resources: &["configmaps"],
         names: &[],
         verbs: &["create"],
-        reason: "server-side apply makes the ConfigMap of the roots",
+        reason: "server-side apply makes both ConfigMaps",
     },
     Right {
         scope: Scope::Namespace,
@@ -125,5 +125,13 @@ pub const RIGHTS: &[Right] = &[
         names: &["leno-ca"],
         verbs: &["patch"],
         reason: "agents read the roots of the mesh from it",
+    },
+    Right {
+        scope: Scope::Namespace,
+        group: "",
+        resources: &["configmaps"],
+        names: &["leno-controller-nodes"],
+        verbs: &["get", "patch"],
+        reason: "controllers exchange the progress of their nodes",
     },
 ];

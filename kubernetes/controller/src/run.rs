@@ -8,7 +8,7 @@ use crate::index::{Changes, ClusterCounts, Index, follow};
 use crate::lease::Candidate;
 use crate::publication::{Counts, Inbox, Publication, Publisher};
 use crate::review::TokenReviewer;
-use crate::status::{StatusWriter, WriteCounts};
+use crate::status::{Peers, StatusWriter, WriteCounts};
 use anyhow::{Context, Result};
 use kube::Client;
 use leno_control::{Authorities, Control, Store, Transaction};
@@ -100,7 +100,7 @@ pub async fn run(options: Options) -> Result<()> {
     let candidate = Candidate::new(client.clone(), &options.namespace, &options.lease, &identity);
     let candidate = tokio::spawn(candidate.run(leads));
     let outcome = tokio::select! {
-        outcome = serve(&options, client, leading) => outcome,
+        outcome = serve(&options, client, &identity, leading) => outcome,
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };
@@ -116,7 +116,7 @@ fn host_name() -> Result<String> {
     Ok(name.trim().to_owned())
 }
 
-async fn serve(options: &Options, client: Client, leads: watch::Receiver<bool>) -> Result<()> {
+async fn serve(options: &Options, client: Client, identity: &str, leads: watch::Receiver<bool>) -> Result<()> {
     let (inbox, counts) = (Arc::new(Inbox::default()), Arc::new(AllCounts::default()));
     let (published, written) = (Arc::new(Counts::default()), Arc::new(WriteCounts::default()));
     let (waiting, is_waiting) = watch::channel("reads objects from the API server".to_owned());
@@ -179,12 +179,20 @@ async fn serve(options: &Options, client: Client, leads: watch::Receiver<bool>) 
                 let _ = begun.send(());
             }
         });
-        let writer = StatusWriter { client, control: control.clone(), inbox: inbox.clone(), counts: written };
+        let peers = Peers::new(client.clone(), &options.namespace, identity);
+        let writer = StatusWriter {
+            client,
+            control: control.clone(),
+            inbox: inbox.clone(),
+            peers: peers.clone(),
+            counts: written,
+        };
         let serving = async {
             begins.await?;
             let nodes = nodes(&control, options.listen, publication.clone(), &waiting);
             tokio::select! {
                 never = publisher.run() => match never {},
+                never = peers.report(&control, &publication) => match never {},
                 ended = nodes => ended,
                 () = writer.run(publication.clone(), leads.clone()) => anyhow::bail!("status is not written any more"),
                 () = secret.follow(&control, pem, leads.clone()) => anyhow::bail!("the authority is not followed any more"),

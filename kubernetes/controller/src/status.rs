@@ -1,9 +1,11 @@
 //! The status of objects, written by the controller that leads.
 
 mod conditions;
+mod peers;
 mod programming;
 mod writer;
 
 pub use conditions::{ACCEPTED, PROGRAMMED, status_of};
+pub use peers::{PeerReport, Peers};
 pub use programming::{NodeProgress, Programming};
 pub use writer::{StatusWriter, WriteCounts};

@@ -83,7 +83,7 @@ fn programmed(report: &Report, failure: Option<&str>, nodes: &Programming) -> (&
         (Some(rejected), _) => ("False", "Rejected", rejected),
         _ if !behind.is_empty() => ("False", "Pending", format!("Nodes that have not confirmed it yet: {behind}.")),
         _ if !away.is_empty() => {
-            let message = format!("Nodes that are not connected to the controller that leads: {away}.");
+            let message = format!("Nodes that are not connected to any controller: {away}.");
             ("Unknown", "NotConnected", message)
         }
         (None, NodeScope::Hosts(targets)) if targets.is_empty() => {

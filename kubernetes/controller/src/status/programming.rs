@@ -1,5 +1,6 @@
 //! Which nodes have a configuration in force.
 
+use super::peers::PeerReport;
 use crate::publication::NodeScope;
 use leno_control::Control;
 use leno_model::FunctionId;
@@ -46,14 +47,37 @@ impl Programming {
         Self { hosts: hosts.collect(), nodes: nodes.collect() }
     }
 
+    /// Whether a node of a pod or a member is not connected to this control plane.
+    pub(crate) fn has_absent(&self) -> bool {
+        let hosts = self.hosts.values().flatten();
+        hosts.chain(self.nodes.keys()).any(|name| self.progress(name) == &NodeProgress::Away)
+    }
+
+    /// Adds the nodes of other controllers. Their documents may be others than those of
+    /// `documents`: then their nodes do not have these in force.
+    pub fn add(&mut self, reports: &[PeerReport], documents: &str) {
+        for PeerReport { documents: theirs, current, behind, .. } in reports {
+            let confirmed = if theirs == documents { NodeProgress::Current } else { NodeProgress::Behind };
+            let current = current.iter().map(|name| (name, &confirmed));
+            for (name, progress) in current.chain(behind.iter().map(|name| (name, &NodeProgress::Behind))) {
+                if *self.progress(name) == NodeProgress::Away {
+                    self.nodes.insert(name.clone(), progress.clone());
+                }
+            }
+        }
+    }
+
+    fn progress(&self, name: &str) -> &NodeProgress {
+        self.nodes.get(name).unwrap_or(&NodeProgress::Away)
+    }
+
     /// The progress of the nodes that need an object and have not confirmed it.
     pub(crate) fn missing(&self, scope: &NodeScope) -> BTreeMap<&str, &NodeProgress> {
         let hosts: BTreeSet<&String> = match scope {
             NodeScope::Hosts(functions) => functions.iter().filter_map(|id| self.hosts.get(id)).flatten().collect(),
             NodeScope::Mesh => self.nodes.keys().chain(self.hosts.values().flatten()).collect(),
         };
-        let progress = |name: &'_ String| self.nodes.get(name).unwrap_or(&NodeProgress::Away);
-        let missing = hosts.into_iter().map(|name| (name.as_str(), progress(name)));
+        let missing = hosts.into_iter().map(|name| (name.as_str(), self.progress(name)));
         missing.filter(|(_, progress)| **progress != NodeProgress::Current).collect()
     }
 }

@@ -1,7 +1,8 @@
 //! Writes the status of objects by server-side apply, only where it differs.
 
 use super::conditions::{ACCEPTED, PROGRAMMED, status_of};
-use super::programming::Programming;
+use super::peers::Peers;
+use super::programming::{NodeProgress, Programming};
 use crate::crds::{GROUP, ObjectKind, VERSION};
 use crate::documents::ObjectStatus;
 use crate::publication::{Inbox, Publication, Report};
@@ -26,8 +27,9 @@ const MANAGER: &str = "leno-controller";
 const CONCURRENT: usize = 8;
 /// Timeout of a write.
 const WRITE: Duration = Duration::from_secs(5);
-/// Pause between looks at nodes that have not confirmed something.
+/// Pause between looks at nodes that have not confirmed something, and at nodes that are away.
 const LOOK: Duration = Duration::from_millis(200);
+const LOOK_FOR_ABSENT: Duration = Duration::from_secs(2);
 /// Pauses after a failed write: they double.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -49,6 +51,8 @@ pub struct StatusWriter {
     pub control: Control,
     /// The objects.
     pub inbox: Arc<Inbox>,
+    /// The other controllers.
+    pub peers: Peers,
     /// Counts of writes.
     pub counts: Arc<WriteCounts>,
 }
@@ -68,11 +72,12 @@ impl StatusWriter {
                 return;
             }
             let publication = publications.borrow_and_update().clone();
-            let is_complete = self.write(&publication, &mut postponed, &leads).await;
+            let pause = self.write(&publication, &mut postponed, &leads).await;
             let look = async {
-                // Objects change their status by others' hands too, which is put right with the next
-                // publication.
-                if is_complete { std::future::pending().await } else { sleep(LOOK).await }
+                match pause {
+                    Some(pause) => sleep(pause).await,
+                    None => std::future::pending().await,
+                }
             };
             tokio::select! {
                 changed = publications.changed() => if changed.is_err() { return },
@@ -82,26 +87,34 @@ impl StatusWriter {
         }
     }
 
-    /// Writes what differs. Returns whether all objects have their final status.
+    /// Writes statuses that differ. Returns the pause until the next look; `None`: all objects have their
+    /// final status.
     async fn write(
         &self,
         publication: &Publication,
         postponed: &mut BTreeMap<DocumentId, Postponed>,
         leads: &watch::Receiver<bool>,
-    ) -> bool {
+    ) -> Option<Duration> {
         let Publication { reports, failure } = publication;
         postponed.retain(|id, _| reports.contains_key(id));
-        let (programming, now, moment) = (Programming::of(&self.control), Timestamp::now().to_string(), Instant::now());
-        let mut is_complete = true;
+        let mut programming = Programming::of(&self.control);
+        if programming.has_absent() {
+            programming.add(&self.peers.read().await, &publication.digest());
+        }
+        let (now, moment) = (Timestamp::now().to_string(), Instant::now());
+        let mut pause = None::<Duration>;
+        let mut look_in = |next: Duration| pause = Some(pause.map_or(next, |pause| pause.min(next)));
         let mut due = Vec::new();
         for (id, report) in reports {
-            is_complete &= programming.missing(&report.scope).is_empty();
+            for progress in programming.missing(&report.scope).values() {
+                look_in(if **progress == NodeProgress::Away { LOOK_FOR_ABSENT } else { LOOK });
+            }
             let before = self.inbox.seen.get(id);
             let wanted = status_of(report, failure.as_deref(), &programming, &before, &now);
             if wanted == own(&before) {
                 postponed.remove(id);
             } else if postponed.get(id).is_some_and(|postponed| postponed.at > moment) {
-                is_complete = false;
+                look_in(LOOK);
             } else {
                 due.push((id, report, wanted));
             }
@@ -121,15 +134,15 @@ impl StatusWriter {
                 }
                 Err(reason) => {
                     self.counts.failed.fetch_add(1, Ordering::Relaxed);
-                    is_complete = false;
-                    let pause =
+                    look_in(LOOK);
+                    let again =
                         postponed.get(id).map_or(FIRST_PAUSE, |postponed| LONGEST_PAUSE.min(postponed.pause * 2));
                     tracing::warn!(object = %id, reason, "its status is not written yet");
-                    postponed.insert(id.clone(), Postponed { at: Instant::now() + pause, pause });
+                    postponed.insert(id.clone(), Postponed { at: Instant::now() + again, pause: again });
                 }
             }
         }
-        is_complete
+        pause
     }
 
     async fn patch(&self, id: &DocumentId, report: &Report, status: &ObjectStatus) -> Result<(), String> {

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Limit of a wait for a condition.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -191,6 +191,12 @@ fn the_controller_serves_a_cluster() {
     // No agent runs on the node.
     let [_, reason, message] = condition("policy/limits", "Programmed", "Unknown");
     assert!(reason == "NotConnected" && message.ends_with(": a."), "{message}");
+    // It is connected to another controller, and has not confirmed the policy there.
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let report = json!({"at": now, "behind": ["a"]}).to_string();
+    let metadata = json!({"name": "leno-controller-nodes", "namespace": SYSTEM});
+    cluster.apply(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"other": report}}));
+    assert_eq!(condition("policy/limits", "Programmed", "False")[1], "Pending");
     cluster.apply(&policy("later", &json!({"functions": ["later"], "accessLog": {}})));
     assert_eq!(condition("policy/later", "Programmed", "True")[1], "NoTargets");
 

@@ -3,7 +3,7 @@
 use leno_config::Problem;
 use leno_controller::documents::{Condition, InForce, ObjectStatus, Verdict};
 use leno_controller::publication::{NodeScope, Report};
-use leno_controller::status::{ACCEPTED, NodeProgress, PROGRAMMED, Programming, status_of};
+use leno_controller::status::{ACCEPTED, NodeProgress, PROGRAMMED, PeerReport, Programming, status_of};
 use leno_model::FunctionId;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,11 +77,34 @@ fn programmed_is_about_the_nodes_of_the_targets() {
         (vec![("a", Current), ("b", Current), ("c", Behind)], "True", "Programmed", ""),
         (vec![("a", Behind), ("b", Current)], "False", "Pending", "yet: a."),
         (vec![("a", Behind), ("b", Away)], "False", "Pending", "yet: a."),
-        (vec![("a", Current)], "Unknown", "NotConnected", "leads: b."),
+        (vec![("a", Current)], "Unknown", "NotConnected", "controller: b."),
         (vec![("a", rejected()), ("b", Behind)], "False", "Rejected", "no memory"),
     ] {
         let words = of(&progress);
         assert_eq!((&*words.0, &*words.1), (status, reason), "{progress:?}");
         assert!(words.2.ends_with(named), "{words:?}");
     }
+}
+
+#[test]
+fn nodes_of_other_controllers_count() {
+    let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<String>>();
+    let report = |documents: &str| PeerReport {
+        documents: documents.to_owned(),
+        current: set(&["a", "b"]),
+        behind: set(&["c"]),
+        ..PeerReport::default()
+    };
+    let nodes = || BTreeMap::from([("a".to_owned(), NodeProgress::Behind), ("d".to_owned(), NodeProgress::Away)]);
+    let mut same = Programming { nodes: nodes(), ..Programming::default() };
+    same.add(&[report("1")], "1");
+    // A node that is connected here counts as it is here.
+    assert_eq!(same.nodes["a"], NodeProgress::Behind);
+    assert_eq!(same.nodes["b"], NodeProgress::Current);
+    assert_eq!(same.nodes["c"], NodeProgress::Behind);
+    assert_eq!(same.nodes["d"], NodeProgress::Away);
+    // A controller with other documents has not delivered these.
+    let mut other = Programming { nodes: nodes(), ..Programming::default() };
+    other.add(&[report("2")], "1");
+    assert_eq!(other.nodes["b"], NodeProgress::Behind);
 }
