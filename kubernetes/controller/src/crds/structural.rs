@@ -99,7 +99,7 @@ impl Converter<'_> {
         };
         let described = if own.is_empty() { text(node) } else { own };
         if !described.is_empty() {
-            let values = choices(node).map(|choices| meanings(choices)).unwrap_or_default();
+            let values = choices(node).map(meanings).unwrap_or_default();
             schema["description"] = Value::from(described + &values);
         }
         let rules = definition.map(rules::of).unwrap_or_default();

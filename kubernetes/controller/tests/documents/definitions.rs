@@ -87,7 +87,7 @@ fn schemas_are_structural() {
     }
 }
 
-/// What an API server objects to in a value, without patterns and rules.
+/// Objections of an API server to a value, without patterns and rules.
 fn objections(schema: &Value, value: &Value, path: &str, found: &mut Vec<String>) {
     let is = |kind: &str| match kind {
         "string" => value.is_string(),
