@@ -15,6 +15,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -146,17 +147,13 @@ fn may_run() -> bool {
     root
 }
 
-/// A capture whose pins end with the process.
-fn capture() -> (File, MachineCapture) {
+/// A BPF file system that no path leads to. It ends with the process.
+fn pins() -> File {
     let folder = tempfile::tempdir().unwrap();
     mount(Some("bpf"), folder.path(), Some("bpf"), MsFlags::empty(), None::<&str>).unwrap();
     let pins = File::open(folder.path()).unwrap();
     umount2(folder.path(), MntFlags::MNT_DETACH).unwrap();
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let group = mounts.lines().find(|line| line.contains(" - cgroup2 ")).expect("no cgroup2 is mounted");
-    let pinned = format!("/proc/{}/fd/{}/leno", std::process::id(), pins.as_raw_fd()).into();
-    let options = CaptureOptions { cgroup: group.split(' ').nth(4).unwrap().into(), pins: pinned };
-    (pins, MachineCapture::start(options).unwrap())
+    pins
 }
 
 /// The node, its pods, and a machine elsewhere.
@@ -165,13 +162,11 @@ struct Machine {
     web: Place,
     cart: Place,
     elsewhere: Place,
-    // Dropped last.
     runtime: tokio::runtime::Runtime,
-    _pins: File,
+    pins: File,
 }
 
 impl Machine {
-    /// `web`, which is permissive, and the enforced `cart`, which only `web` may call.
     fn start() -> Self {
         become_node();
         let (web, cart, elsewhere) = (Place::new(WEB), Place::new(CART), Place::new(ELSEWHERE));
@@ -179,13 +174,11 @@ impl Machine {
             place.serve(80, http);
             place.serve(25, greeting);
         }
-        let rule = "{apiVersion: leno.dev/v1alpha1, kind: Policy, metadata: {name: callers, namespace: shop}, spec: {functions: [cart], authorization: {rules: [{name: web, from: [{identities: [web]}]}]}}}\n";
-        let documents = [function("web", PodMode::Permissive), function("cart", PodMode::Enforced), rule.to_owned()];
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let (pins, capture) = capture();
-        let node = runtime.block_on(async { TestNode::start(Arc::new(capture), &documents.concat()) });
+        let pins = pins();
+        let node = process(&runtime, &pins);
         node.owner.send_replace(true);
-        Self { node, web, cart, elsewhere, runtime, _pins: pins }
+        Self { node, web, cart, elsewhere, runtime, pins }
     }
 
     /// Captures a pod before its first program starts.
@@ -204,6 +197,19 @@ impl Machine {
         let _inside = self.runtime.enter();
         self.node.pods.follow(vec![(pod.uid.clone(), None)]);
     }
+}
+
+/// A process of the node with `web`, which is permissive, and the enforced `cart`, which only `web`
+/// may call.
+fn process(runtime: &tokio::runtime::Runtime, pins: &File) -> TestNode {
+    let rule = "{apiVersion: leno.dev/v1alpha1, kind: Policy, metadata: {name: callers, namespace: shop}, spec: {functions: [cart], authorization: {rules: [{name: web, from: [{identities: [web]}]}]}}}\n";
+    let documents = [function("web", PodMode::Permissive), function("cart", PodMode::Enforced), rule.to_owned()];
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let group = mounts.lines().find(|line| line.contains(" - cgroup2 ")).expect("no cgroup2 is mounted");
+    let pinned = format!("/proc/{}/fd/{}/leno", std::process::id(), pins.as_raw_fd()).into();
+    let options = CaptureOptions { cgroup: group.split(' ').nth(4).unwrap().into(), pins: pinned };
+    let capture = MachineCapture::start(options).unwrap();
+    runtime.block_on(async { TestNode::start(Arc::new(capture), &documents.concat()) })
 }
 
 #[test]
@@ -255,4 +261,53 @@ fn pods_call_each_other_as_their_policies_allow() {
     eventually("a call past the node", || elsewhere.get(cart, "/").starts_with("HTTP/1.1 200"));
     mail.write_all(b"yet\r\n").unwrap();
     assert_eq!(read_line(&mail), "yet\r\n");
+}
+
+#[test]
+fn a_child_takes_the_pods_over_and_open_connections_go_on() {
+    if !may_run() {
+        return;
+    }
+    let machine = Machine::start();
+    let (web_pod, cart_pod) = (pod("web", WEB, PodMode::Permissive), pod("cart", CART, PodMode::Enforced));
+    machine.add(&web_pod, &machine.web);
+    machine.add(&cart_pod, &machine.cart);
+    let Machine { node: parent, web, cart, elsewhere, runtime, pins } = machine;
+    let mut mail = web.connect(&cart, 25);
+    assert_eq!(read_line(&mail), "220 ready\r\n");
+
+    let child = process(&runtime, &pins);
+    {
+        let _inside = runtime.enter();
+        child.deliver(&[&web_pod, &cart_pod]);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let (calling, namespace, to) = (stop.clone(), elsewhere.namespace.try_clone().unwrap(), web.address);
+    let load = thread::spawn(move || {
+        setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
+        let mut calls = 0;
+        while !calling.load(Ordering::SeqCst) {
+            let response = get(connect(SocketAddr::new(to, 80)), "/");
+            assert!(response.starts_with("HTTP/1.1 200"), "call {calls}: {response}");
+            calls += 1;
+        }
+        calls
+    });
+    parent.owner.send_replace(false);
+    child.owner.send_replace(true);
+    // The child finds the pods' networks where the CNI plug-in has told the parent.
+    let asked = [(&web_pod, &web), (&cart_pod, &cart)]
+        .map(|(pod, place)| runtime.block_on(child.ask(CniCommand::Add, pod, Some(&place.path()))));
+    assert_eq!(asked, [CniResponse::Captured, CniResponse::Captured]);
+    mail.write_all(b"still\r\n").unwrap();
+    assert_eq!(read_line(&mail), "still\r\n");
+    // The child alone has new connections.
+    drop(parent);
+    for callee in [&elsewhere, &cart] {
+        let response = web.get(callee, "/");
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+    }
+    assert!(elsewhere.get(&cart, "/").starts_with("HTTP/1.1 403"));
+    stop.store(true, Ordering::SeqCst);
+    assert!(load.join().unwrap() > 0);
 }
