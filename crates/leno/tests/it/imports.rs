@@ -35,8 +35,9 @@ type Imports = BTreeMap<String, BTreeSet<String>>;
 
 fn crates() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut crates: Vec<PathBuf> =
-        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path().join("src")).collect();
+    let folders = [folder.to_owned(), folder.with_file_name("kubernetes")];
+    let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
+    let mut crates: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path().join("src")).collect();
     crates.retain(|sources| sources.is_dir());
     crates.sort();
     crates
