@@ -6,6 +6,6 @@ mod programming;
 mod writer;
 
 pub use conditions::{ACCEPTED, PROGRAMMED, status_of};
-pub use peers::{PeerReport, Peers};
-pub use programming::{NodeProgress, Programming};
+pub use peers::Peers;
+pub use programming::{NodeProgress, PeerReport, Programming};
 pub use writer::{StatusWriter, WriteCounts};

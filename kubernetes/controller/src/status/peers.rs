@@ -3,16 +3,15 @@
 //! Each node is connected to one controller, and only one controller writes status. The others put
 //! the progress of their nodes into a ConfigMap, which the leader reads while a node is missing.
 
-use super::programming::{NodeProgress, Programming};
+use super::programming::PeerReport;
 use crate::publication::Publication;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, Error};
 use leno_control::Control;
-use serde::{Deserialize, Serialize};
-use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,35 +28,6 @@ const REPEAT: Duration = Duration::from_secs(10);
 const OLD: i64 = 60;
 /// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(4);
-
-/// The progress of one controller's nodes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct PeerReport {
-    /// When it was written, in seconds since 1970.
-    pub at: i64,
-    /// The documents that the controller has published.
-    pub documents: String,
-    /// Connected nodes that have confirmed everything.
-    pub current: BTreeSet<String>,
-    /// Connected nodes that have not, or have refused something.
-    pub behind: BTreeSet<String>,
-}
-
-impl PeerReport {
-    /// The report on a control plane.
-    fn of(control: &Control, publication: &Publication) -> Self {
-        let (mut current, mut behind) = (BTreeSet::new(), BTreeSet::new());
-        for (name, progress) in Programming::of(control).nodes {
-            match progress {
-                NodeProgress::Current => drop(current.insert(name)),
-                NodeProgress::Behind | NodeProgress::Rejected(_) => drop(behind.insert(name)),
-                NodeProgress::Away => {}
-            }
-        }
-        Self { at: 0, documents: publication.digest(), current, behind }
-    }
-}
 
 /// The reports of all controllers.
 #[derive(Clone)]
@@ -79,8 +49,12 @@ impl Peers {
         publications: &watch::Receiver<Arc<Publication>>,
     ) -> Infallible {
         let (mut written, mut at) = (PeerReport::default(), Instant::now());
+        let mut is_tidy = false;
         loop {
             sleep(LOOK).await;
+            if !is_tidy {
+                is_tidy = matches!(timeout(REQUEST, self.remove_old()).await, Ok(Ok(())));
+            }
             let publication = publications.borrow().clone();
             let report = PeerReport::of(control, &publication);
             let has_nodes = |report: &PeerReport| !report.current.is_empty() || !report.behind.is_empty();
@@ -111,10 +85,45 @@ impl Peers {
     /// The reports of controllers that run; none if they cannot be read.
     pub(crate) async fn read(&self) -> Vec<PeerReport> {
         let Ok(Ok(Some(map))) = timeout(REQUEST, self.api.get_opt(NAME)).await else { return Vec::new() };
-        let reports: BTreeMap<String, String> = map.data.unwrap_or_default();
-        let others = reports.into_iter().filter(|(identity, _)| *identity != self.identity);
+        let others = map.data.into_iter().flatten().filter(|(identity, _)| *identity != self.identity);
         let now = Timestamp::now().as_second();
-        let reports = others.filter_map(|(_, text)| serde_json::from_str::<PeerReport>(&text).ok());
-        reports.filter(|report| now.saturating_sub(report.at) < OLD).collect()
+        others.filter_map(|(_, text)| recent(&text, now)).collect()
+    }
+
+    /// Removes the reports of controllers that are gone: each rollout would add some.
+    async fn remove_old(&self) -> Result<(), Error> {
+        let Some(map) = self.api.get_opt(NAME).await? else { return Ok(()) };
+        let old = old(&map.data.unwrap_or_default(), Timestamp::now().as_second());
+        if old.is_empty() {
+            return Ok(());
+        }
+        let nothing: Map<String, Value> = old.into_iter().map(|identity| (identity, Value::Null)).collect();
+        let patch = Patch::Merge(json!({ "data": nothing }));
+        self.api.patch(NAME, &PatchParams::default(), &patch).await.map(drop)
+    }
+}
+
+/// A report of a controller that runs; `None`: it is gone, or the text is no report.
+fn recent(text: &str, now: i64) -> Option<PeerReport> {
+    serde_json::from_str::<PeerReport>(text).ok().filter(|report| now.saturating_sub(report.at) < OLD)
+}
+
+/// The keys of the other reports.
+fn old(reports: &BTreeMap<String, String>, now: i64) -> Vec<String> {
+    let old = reports.iter().filter(|(_, text)| recent(text, now).is_none());
+    old.map(|(identity, _)| identity.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_of_controllers_that_are_gone_are_removed() {
+        let report = |at| json!(PeerReport { at, ..PeerReport::default() }).to_string();
+        let reports = [("new", report(1000)), ("old", report(1000 - OLD)), ("ahead", report(1005))];
+        let mut reports: BTreeMap<_, _> = reports.map(|(name, text)| (name.to_owned(), text)).into();
+        reports.insert("broken".to_owned(), "{".to_owned());
+        assert_eq!(old(&reports, 1000), ["broken", "old"]);
     }
 }

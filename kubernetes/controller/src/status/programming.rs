@@ -1,9 +1,9 @@
 //! Which nodes have a configuration in force.
 
-use super::peers::PeerReport;
-use crate::publication::NodeScope;
+use crate::publication::{NodeScope, Publication};
 use leno_control::Control;
 use leno_model::FunctionId;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -79,5 +79,34 @@ impl Programming {
         };
         let missing = hosts.into_iter().map(|name| (name.as_str(), self.progress(name)));
         missing.filter(|(_, progress)| **progress != NodeProgress::Current).collect()
+    }
+}
+
+/// The progress of one controller's nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PeerReport {
+    /// When it was written, in seconds since 1970.
+    pub at: i64,
+    /// The documents that the controller has published.
+    pub documents: String,
+    /// Connected nodes that have confirmed everything.
+    pub current: BTreeSet<String>,
+    /// Connected nodes that have not, or have refused something.
+    pub behind: BTreeSet<String>,
+}
+
+impl PeerReport {
+    /// The report on a control plane.
+    pub(crate) fn of(control: &Control, publication: &Publication) -> Self {
+        let (mut current, mut behind) = (BTreeSet::new(), BTreeSet::new());
+        for (name, progress) in Programming::of(control).nodes {
+            match progress {
+                NodeProgress::Current => drop(current.insert(name)),
+                NodeProgress::Behind | NodeProgress::Rejected(_) => drop(behind.insert(name)),
+                NodeProgress::Away => {}
+            }
+        }
+        Self { at: 0, documents: publication.digest(), current, behind }
     }
 }
