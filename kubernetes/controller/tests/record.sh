@@ -10,8 +10,8 @@ trap '"$programs/cluster" --directory "$directory" down || true; rm -rf "$folder
 
 record() { # PROGRAMS TEST
     "$1/cluster" --directory "$directory" up --control-only
-    "$1/cluster" --directory "$directory" run \
-        "$cargo" test --offline --release -p leno-controller --test it -- --ignored --exact "recorder::$2"
+    LENO_RECORD=1 "$1/cluster" --directory "$directory" run \
+        "$cargo" test --offline --release -p leno-controller --test it -- --exact "recorder::$2"
     "$1/cluster" --directory "$directory" down
 }
 
