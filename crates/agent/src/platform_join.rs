@@ -56,7 +56,7 @@ impl PlatformJoin {
     /// Asks once to join again, and replaces the roots and the node's certificate. Certificates of
     /// functions stay, as far as the roots are the same.
     pub(crate) async fn again(&self, membership: &Membership) -> Result<(), JoinFailure> {
-        let Joined { identity, key, bundle, chain } = self.attempt().await?;
+        let NewMembership { identity, key, bundle, chain } = self.attempt().await?;
         if identity != *membership.identity() {
             let reason = format!("the mesh is another one: the node would be {identity}");
             return Err(JoinFailure::Refused(reason));
@@ -76,7 +76,7 @@ impl PlatformJoin {
         self.roots().is_ok_and(|bundle| !bundle.roots().any(is_trusted))
     }
 
-    async fn attempt(&self) -> Result<Joined, JoinFailure> {
+    async fn attempt(&self) -> Result<NewMembership, JoinFailure> {
         let refused = |error: &dyn fmt::Display| JoinFailure::Refused(error.to_string());
         let bundle = self.roots()?;
         let trust_domain = bundle.trust_domain().clone();
@@ -91,7 +91,7 @@ impl PlatformJoin {
         };
         let answer = ask(MembershipClient::new(channel), request).await?;
         let (bundle, chain) = certificates(&trust_domain, answer)?;
-        Ok(Joined { identity, key, bundle, chain })
+        Ok(NewMembership { identity, key, bundle, chain })
     }
 
     fn roots(&self) -> Result<TrustBundle, JoinFailure> {
@@ -110,14 +110,14 @@ impl PlatformJoin {
 }
 
 /// A certificate that is not shown yet.
-struct Joined {
+struct NewMembership {
     identity: SpiffeId,
     key: KeyRequest,
     bundle: TrustBundle,
     chain: Vec<CertificateDer<'static>>,
 }
 
-impl Joined {
+impl NewMembership {
     fn membership(self) -> Result<Membership, JoinFailure> {
         let unusable = |error: &dyn fmt::Display| JoinFailure::Answer(error.to_string());
         let trust_domain = self.bundle.trust_domain().clone();

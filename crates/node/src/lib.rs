@@ -34,6 +34,6 @@ pub use hot_restart::{ChildLink, OfferError, Parent, ParentError, StateCheck, Ta
 pub use images::{SecretError, registries};
 pub use listeners::Listeners;
 pub use placement::whole_machine;
-pub use pods::{Capture, CaptureError, CaptureOptions, Captured, MachineCapture, PodOptions};
+pub use pods::{Capture, CaptureError, CaptureOptions, MachineCapture, PodHandle, PodOptions};
 pub use questions::PendingView;
 pub use start::{HotRestartOptions, Join, Running, start};

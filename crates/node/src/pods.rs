@@ -13,7 +13,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 
-pub use capture::{Capture, Captured};
+pub use capture::{Capture, PodHandle};
 pub use leno_pods::{CaptureError, CaptureOptions};
 pub use machine::MachineCapture;
 
@@ -94,13 +94,13 @@ struct Table {
 /// A pod. Dropping it releases the pod.
 struct Entry {
     number: u64,
-    wanted: watch::Sender<Wanted>,
+    wanted: watch::Sender<PodTarget>,
     status: watch::Receiver<Status>,
 }
 
 /// A pod, and where its network is.
 #[derive(Clone, Debug)]
-struct Wanted {
+struct PodTarget {
     pod: Arc<Pod>,
     place: Place,
     /// How often the CNI plug-in has asked for the pod.
@@ -204,7 +204,7 @@ impl Pods {
                 table.changed.extend(functions);
             }
             None => {
-                let (uid, wanted) = (pod.uid.clone(), Wanted { pod, place: Place::Programs, asked: 0 });
+                let (uid, wanted) = (pod.uid.clone(), PodTarget { pod, place: Place::Programs, asked: 0 });
                 let (wanted, follows) = watch::channel(wanted);
                 let (task, status) = PodTask::new(self.inner.clone(), follows);
                 let turn = table.turns.entry(uid.clone()).or_default().clone();

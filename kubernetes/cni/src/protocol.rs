@@ -124,7 +124,7 @@ pub fn ask(socket: &Path, request: &CniRequest, limit: Duration) -> Result<CniRe
     let deadline = Instant::now() + limit;
     let line = request.to_line()?;
     let stream = connect(socket, limit).map_err(|reason| AskError::Connect { socket: socket.to_owned(), reason })?;
-    let mut bounded = Bounded { stream, deadline };
+    let mut bounded = DeadlineStream { stream, deadline };
     let mut answer = Vec::new();
     bounded
         .write_all(&line)
@@ -143,12 +143,12 @@ fn connect(path: &Path, limit: Duration) -> std::io::Result<UnixStream> {
 }
 
 /// A connection whose reads and writes all end at one deadline.
-struct Bounded {
+struct DeadlineStream {
     stream: UnixStream,
     deadline: Instant,
 }
 
-impl Bounded {
+impl DeadlineStream {
     fn remaining(&self) -> std::io::Result<Option<Duration>> {
         match self.deadline.saturating_duration_since(Instant::now()) {
             Duration::ZERO => Err(std::io::ErrorKind::TimedOut.into()),
@@ -165,14 +165,14 @@ fn timed_out(error: std::io::Error) -> std::io::Error {
     }
 }
 
-impl Read for Bounded {
+impl Read for DeadlineStream {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         self.stream.set_read_timeout(self.remaining()?)?;
         self.stream.read(buffer).map_err(timed_out)
     }
 }
 
-impl Write for Bounded {
+impl Write for DeadlineStream {
     fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
         self.stream.set_write_timeout(self.remaining()?)?;
         self.stream.write(data).map_err(timed_out)

@@ -13,14 +13,14 @@ use std::sync::Arc;
 pub trait Capture: Send + Sync + 'static {
     /// Captures a pod. `network`: the file of its network namespace; `None`: the one that its
     /// programs have.
-    fn enrol(&self, pod: &Pod, network: Option<&Path>) -> io::Result<Arc<dyn Captured>>;
+    fn enrol(&self, pod: &Pod, network: Option<&Path>) -> io::Result<Arc<dyn PodHandle>>;
 
     /// Releases the pods that an earlier process of this node has captured, except these.
     fn release_others(&self, pods: &BTreeSet<PodUid>);
 }
 
 /// A captured pod. Dropping it releases nothing: another process of this node may adopt the pod.
-pub trait Captured: Send + Sync {
+pub trait PodHandle: Send + Sync {
     /// The listeners for connections of its programs, and for those to them.
     fn listeners(&self) -> io::Result<(Vec<TcpListener>, Vec<TcpListener>)>;
 

@@ -8,39 +8,56 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The enforced namespaces of the cluster, as the control plane delivered them last.
 pub(super) struct EnforcedList {
     file: PathBuf,
-    /// `None`: they were never delivered to this node.
-    namespaces: Mutex<Option<BTreeSet<String>>>,
+    namespaces: Mutex<Namespaces>,
+}
+
+/// The enforced namespaces, as far as this node knows them.
+#[derive(Debug, PartialEq, Eq)]
+enum Namespaces {
+    /// They were never delivered to this node.
+    Undelivered,
+    /// The list of an earlier process cannot be read, so each namespace counts as enforced until the
+    /// next delivery.
+    Unreadable,
+    Known(BTreeSet<String>),
 }
 
 impl EnforcedList {
     /// Begins with the list in the file, which another process of this node has written.
     pub(super) fn open(file: &Path) -> Self {
-        let read = EnforcedNamespaces::read(file).unwrap_or_else(|error| {
-            tracing::warn!(%error, "the list of enforced namespaces is written anew");
-            None
-        });
-        let namespaces = read.map(|list| list.iter().map(str::to_owned).collect());
+        let namespaces = match EnforcedNamespaces::read(file) {
+            Ok(None) => Namespaces::Undelivered,
+            Ok(Some(list)) => Namespaces::Known(list.iter().map(str::to_owned).collect()),
+            Err(error) => {
+                tracing::error!(%error, "new pods wait until the control plane has named the enforced namespaces");
+                Namespaces::Unreadable
+            }
+        };
         Self { file: file.to_owned(), namespaces: Mutex::new(namespaces) }
     }
 
     pub(super) fn contains(&self, namespace: &str) -> bool {
-        self.namespaces().as_ref().is_some_and(|list| list.contains(namespace))
+        match &*self.namespaces() {
+            Namespaces::Undelivered => false,
+            Namespaces::Unreadable => true,
+            Namespaces::Known(list) => list.contains(namespace),
+        }
     }
 
     /// Replaces the list.
     pub(super) fn set(&self, namespaces: BTreeSet<String>) {
         let mut known = self.namespaces();
-        if known.as_ref() == Some(&namespaces) {
+        if matches!(&*known, Namespaces::Known(before) if *before == namespaces) {
             return;
         }
         let list = EnforcedNamespaces::new(namespaces.iter().cloned());
         if let Err(error) = list.and_then(|list| list.write(&self.file)) {
             tracing::error!(%error, "the list of enforced namespaces is not written");
         }
-        *known = Some(namespaces);
+        *known = Namespaces::Known(namespaces);
     }
 
-    fn namespaces(&self) -> MutexGuard<'_, Option<BTreeSet<String>>> {
+    fn namespaces(&self) -> MutexGuard<'_, Namespaces> {
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -60,6 +77,9 @@ mod tests {
         list.set(BTreeSet::new());
         assert_eq!(EnforcedNamespaces::read(&file).unwrap(), Some(EnforcedNamespaces::default()));
         std::fs::write(&file, "No name").unwrap();
-        assert!(!EnforcedList::open(&file).contains("No name"));
+        let damaged = EnforcedList::open(&file);
+        assert!(damaged.contains("shop"), "any namespace may be enforced");
+        damaged.set(["bank".to_owned()].into());
+        assert!(!damaged.contains("shop") && EnforcedList::open(&file).contains("bank"));
     }
 }

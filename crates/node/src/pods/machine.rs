@@ -1,6 +1,6 @@
 //! The capture of this machine's pods by the kernel.
 
-use super::capture::{Capture, Captured};
+use super::capture::{Capture, PodHandle};
 use leno_model::{Pod, PodMode, PodUid};
 use leno_pods::{CaptureError, CaptureOptions, CapturedPod, DatagramPeer, PodCapture, PodDialer};
 use leno_proxy::Machines;
@@ -49,7 +49,7 @@ fn resolvers(text: &str) -> Vec<DatagramPeer> {
 }
 
 impl Capture for MachineCapture {
-    fn enrol(&self, pod: &Pod, network: Option<&Path>) -> io::Result<Arc<dyn Captured>> {
+    fn enrol(&self, pod: &Pod, network: Option<&Path>) -> io::Result<Arc<dyn PodHandle>> {
         let network = match network {
             Some(path) => leno_pods::PodNetwork::at(path),
             None => leno_pods::PodNetwork::of_pod(&pod.uid),
@@ -88,7 +88,7 @@ impl MachinePod {
     }
 }
 
-impl Captured for MachinePod {
+impl PodHandle for MachinePod {
     fn listeners(&self) -> io::Result<(Vec<TcpListener>, Vec<TcpListener>)> {
         let clone = |listeners: &leno_pods::PodListeners| {
             listeners.iter().map(TcpListener::try_clone).collect::<io::Result<_>>()

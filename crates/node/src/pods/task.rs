@@ -1,7 +1,7 @@
 //! The task of one pod: captures it, follows its settings, and releases it.
 
-use super::capture::Captured;
-use super::{Inner, Place, Wanted};
+use super::capture::PodHandle;
+use super::{Inner, Place, PodTarget};
 use leno_model::Pod;
 use leno_proxy::PodListeners;
 use leno_proxy::pods::ServedPod;
@@ -29,7 +29,7 @@ pub(super) struct Status {
 
 pub(super) struct PodTask {
     inner: Arc<Inner>,
-    wanted: watch::Receiver<Wanted>,
+    wanted: watch::Receiver<PodTarget>,
     status: watch::Sender<Status>,
     serving: Option<Serving>,
     /// Failures since the last success.
@@ -38,13 +38,13 @@ pub(super) struct PodTask {
 
 /// A captured pod.
 struct Serving {
-    captured: Arc<dyn Captured>,
+    captured: Arc<dyn PodHandle>,
     served: Arc<ServedPod>,
     place: Place,
 }
 
 impl PodTask {
-    pub(super) fn new(inner: Arc<Inner>, wanted: watch::Receiver<Wanted>) -> (Self, watch::Receiver<Status>) {
+    pub(super) fn new(inner: Arc<Inner>, wanted: watch::Receiver<PodTarget>) -> (Self, watch::Receiver<Status>) {
         let status = Status { asked: 0, is_captured: false, problem: None, since: SystemTime::now() };
         let (status, statuses) = watch::channel(status);
         (Self { inner, wanted, status, serving: None, failures: 0 }, statuses)
@@ -82,7 +82,7 @@ impl PodTask {
     }
 
     /// Makes the pod as it is wanted.
-    async fn follow(&mut self, wanted: &Wanted) {
+    async fn follow(&mut self, wanted: &PodTarget) {
         if self.serving.as_ref().is_some_and(|serving| is_elsewhere(&serving.place, &wanted.place)) {
             self.release(&wanted.pod).await;
         }

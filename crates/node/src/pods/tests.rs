@@ -144,7 +144,7 @@ struct LoopbackPod {
 struct LoopbackNetwork(SocketAddr);
 
 impl Capture for LoopbackCapture {
-    fn enrol(&self, pod: &Pod, network: Option<&Path>) -> io::Result<Arc<dyn Captured>> {
+    fn enrol(&self, pod: &Pod, network: Option<&Path>) -> io::Result<Arc<dyn PodHandle>> {
         self.attempts.fetch_add(1, Ordering::SeqCst);
         if let Some(fault) = self.fault.lock().unwrap().clone() {
             return Err(io::Error::other(fault));
@@ -175,7 +175,7 @@ impl LoopbackCapture {
 
 struct LoopbackCaptured(Arc<LoopbackPod>);
 
-impl Captured for LoopbackCaptured {
+impl PodHandle for LoopbackCaptured {
     fn listeners(&self) -> io::Result<(Vec<TcpListener>, Vec<TcpListener>)> {
         Ok((vec![self.0.outbound.try_clone()?], vec![self.0.inbound.try_clone()?]))
     }

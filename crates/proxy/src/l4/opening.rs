@@ -14,7 +14,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const METHODS: [&[u8]; 9] = [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH"];
 /// Longest method, in bytes.
 const MAX_METHOD: usize = 32;
-/// Longest request line that is read before its version.
+/// Maximum number of bytes that may begin a request line and leave its protocol open.
 const MAX_LINE: usize = 16 * 1024;
 /// How long a client may take until its first byte. After that the program may speak first.
 const FIRST_BYTE: Duration = Duration::from_millis(50);
@@ -49,7 +49,8 @@ pub(crate) fn classify(bytes: &[u8]) -> Option<Opening> {
     match bytes {
         [0x16, 0x03, ..] => Some(Opening::Tls),
         [0x16] => None,
-        _ => request_line(bytes),
+        // The HTTP parser refuses whatever is not one by then.
+        _ => request_line(bytes).or_else(|| (bytes.len() > MAX_LINE).then_some(Opening::Http1)),
     }
 }
 
@@ -71,9 +72,7 @@ fn request_line(bytes: &[u8]) -> Option<Opening> {
     let rest = rest.get(target_at..)?;
     let target = rest.iter().take_while(|byte| !is_blank(byte) && **byte > 0x20 && **byte != 0x7f).count();
     let (target, rest) = rest.split_at_checked(target)?;
-    let Some(next) = rest.first() else {
-        return (bytes.len() > MAX_LINE).then_some(Opening::Http1);
-    };
+    let next = rest.first()?;
     if target.is_empty() {
         return Some(Opening::Other);
     }
@@ -193,8 +192,12 @@ mod tests {
             assert_eq!(classify(bytes), Some(wanted), "{text}");
             crate::fuzzing::opening(bytes);
         }
-        let long = [&b"GET /"[..], &vec![b'a'; MAX_LINE]].concat();
-        assert_eq!(classify(&long), Some(Opening::Http1));
+        // What stays open is bounded: a client must not fill the node's memory with blanks.
+        for (begin, endless) in [("GET /", b'a'), ("", b'\n'), ("GET", b' '), ("GET / ", b'\t')] {
+            let long = [begin.as_bytes(), &vec![endless; MAX_LINE]].concat();
+            assert_eq!(classify(&long[..100]), None, "{begin}");
+            assert_eq!(classify(&[&long[..], &[endless]].concat()), Some(Opening::Http1), "{begin}");
+        }
     }
 
     #[test]

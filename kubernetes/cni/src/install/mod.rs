@@ -36,7 +36,7 @@ pub struct Installer {
 
 /// The outcome of an installation.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Installed {
+pub enum InstallOutcome {
     /// Program and entry are in place.
     In {
         /// The file with the entry.
@@ -117,7 +117,7 @@ impl Installer {
     }
 
     /// Installs the program and the entry. Does nothing if both are as they should be.
-    pub fn apply(&self) -> Result<Installed, InstallError> {
+    pub fn apply(&self) -> Result<InstallOutcome, InstallError> {
         let entry = self.entry()?;
         // The program first: a runtime starts no pod if a plug-in of its list is missing.
         let target = self.installed_program();
@@ -149,12 +149,12 @@ impl Installer {
                 Err(error) => return Err(error),
             }
         }
-        let Some(chosen) = chosen else { return Ok(Installed::NoNetwork) };
+        let Some(chosen) = chosen else { return Ok(InstallOutcome::NoNetwork) };
         // A runtime that reads several files would start the plug-in several times.
         for path in files.iter().filter(|path| **path != chosen && ending(path) == "conflist") {
             changed |= file::edit(path, |text| without_entry(text).map_err(FileError::from)).unwrap_or_default();
         }
-        Ok(Installed::In { file: chosen, changed })
+        Ok(InstallOutcome::In { file: chosen, changed })
     }
 
     /// Checks that program and entry are in place, without changing anything. Returns the file with

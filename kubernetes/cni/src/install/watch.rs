@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 
-use super::{InstallError, Installed, Installer};
+use super::{InstallError, InstallOutcome, Installer};
 
 /// How long the installer trusts the reports of the kernel, which some file systems do not make.
 const INSTALLED: Duration = Duration::from_secs(30);
@@ -52,8 +52,10 @@ pub fn run(installer: &Installer, remove: bool, mut log: impl Write) -> Result<(
         }
         let outcome = installer.apply();
         let (text, wait, changed) = match &outcome {
-            Ok(Installed::In { file, changed }) => (format!("installed in {}", file.display()), INSTALLED, *changed),
-            Ok(Installed::NoNetwork) => {
+            Ok(InstallOutcome::In { file, changed }) => {
+                (format!("installed in {}", file.display()), INSTALLED, *changed)
+            }
+            Ok(InstallOutcome::NoNetwork) => {
                 let folder = installer.configuration_folder.display();
                 (format!("waiting: {folder} has no configuration of a network"), INCOMPLETE, false)
             }

@@ -111,12 +111,12 @@ impl<'a> Configuration<'a> {
 /// The version in which the runtime expects results and errors, also of a configuration with errors.
 pub(crate) fn version(text: &[u8]) -> String {
     #[derive(Deserialize)]
-    struct Versioned {
+    struct VersionField {
         #[serde(rename = "cniVersion")]
         version: String,
     }
-    match serde_json::from_slice::<Versioned>(text) {
-        Ok(Versioned { version }) if version.len() <= 16 => version,
+    match serde_json::from_slice::<VersionField>(text) {
+        Ok(VersionField { version }) if version.len() <= 16 => version,
         _ => VERSIONS[VERSIONS.len() - 1].to_owned(),
     }
 }

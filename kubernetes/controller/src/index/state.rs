@@ -31,7 +31,7 @@ pub enum Event {
 pub struct Index {
     namespaces: BTreeMap<String, Namespace>,
     nodes: BTreeMap<String, Node>,
-    shared: Shared,
+    shared: ValuePool,
     /// Kinds of which all objects have come.
     complete: Complete,
     steps: Steps,
@@ -57,7 +57,7 @@ struct Steps {
 
 /// Values that many pods have in common.
 #[derive(Debug, Default)]
-struct Shared {
+struct ValuePool {
     templates: HashSet<Arc<Template>>,
     nodes: HashSet<Arc<str>>,
 }
@@ -126,7 +126,7 @@ impl Entry {
     }
 }
 
-impl Shared {
+impl ValuePool {
     fn template(&mut self, template: Template) -> Arc<Template> {
         match self.templates.get(&template) {
             Some(known) => known.clone(),

@@ -231,13 +231,13 @@ struct World {
 
 /// The state of a control plane that has taken all changes.
 #[derive(Debug, Default, PartialEq)]
-struct Taken {
+struct ModelState {
     pods: BTreeMap<PodUid, (String, Pod)>,
     workloads: BTreeMap<FunctionId, Workload>,
     enforced: BTreeSet<String>,
 }
 
-impl Taken {
+impl ModelState {
     fn take(&mut self, index: &mut Index) {
         let Some(changes) = index.take() else { return };
         for uid in changes.gone {
@@ -364,7 +364,7 @@ proptest! {
     /// replace those before it, and changes may be taken at any time.
     #[test]
     fn the_index_depends_on_the_objects_alone(steps in steps()) {
-        let (mut world, mut index, mut taken) = (World::default(), Index::default(), Taken::default());
+        let (mut world, mut index, mut taken) = (World::default(), Index::default(), ModelState::default());
         for event in world.lists() {
             index.apply(event);
         }
@@ -395,7 +395,7 @@ proptest! {
         }
         taken.take(&mut index);
 
-        let (mut restarted, mut anew) = (Index::default(), Taken::default());
+        let (mut restarted, mut anew) = (Index::default(), ModelState::default());
         for event in world.lists() {
             restarted.apply(event);
         }
