@@ -14,8 +14,10 @@ use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// Shortest interval of renewals of a certificate whose authority does not sign any more. The node
 /// may not know yet that this one does.
@@ -30,6 +32,8 @@ pub struct SvidStore {
     issuer: ArcSwapOption<AuthorityKeyId>,
     revoked: RevokedMemberships,
     slots: RwLock<Slots>,
+    /// Notified when an SVID was installed.
+    installed: Notify,
     clock: Arc<dyn TimeProvider>,
 }
 
@@ -65,7 +69,7 @@ impl SvidStore {
     pub fn with_clock(bundle: TrustBundle, clock: Arc<dyn TimeProvider>) -> Arc<Self> {
         let bundle = ArcSwap::from_pointee(bundle);
         let (issuer, revoked, slots) = (ArcSwapOption::empty(), RevokedMemberships::default(), RwLock::default());
-        Arc::new(Self { bundle, issuer, revoked, slots, clock })
+        Arc::new(Self { bundle, issuer, revoked, slots, installed: Notify::new(), clock })
     }
 
     /// The roots that peers' certificates must chain to.
@@ -157,6 +161,20 @@ impl SvidStore {
         slot.0.store(Some(svid));
         if let Some(name) = name {
             self.write().by_server_name.insert(name, slot);
+        }
+        self.installed.notify_waiters();
+    }
+
+    /// Waits for the first SVID of `id`. An expired one counts: its renewal may take long.
+    pub async fn until_installed(&self, id: &SpiffeId) {
+        let is_installed = || self.read().by_id.get(id).is_some_and(|slot| slot.0.load().is_some());
+        loop {
+            let mut installed = pin!(self.installed.notified());
+            installed.as_mut().enable();
+            if is_installed() {
+                return;
+            }
+            installed.await;
         }
     }
 

@@ -156,21 +156,23 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
             Box::pin(connection.refuse_head(stream, HeadError::NoTls.into(), &[])).await;
             Ok(())
         }
-        Some(acceptor) => match timeout_at(until.into(), acceptor.accept(Inflow::in_turns(stream))).await {
-            Ok(Ok(stream)) => {
-                let session = stream.get_ref().1;
-                let agreed = session
-                    .alpn_protocol()
-                    .map(|name| if name == b"h2" { DetectedProtocol::Http2 } else { DetectedProtocol::Http1 });
-                let connection = connection.identified(session);
-                match connection.count_for_caller() {
-                    Ok(()) => connection.serve_http(stream, agreed, &open).await,
-                    Err(refused) => Err(io::Error::other(refused.reason())),
+        Some(acceptor) => {
+            match timeout_at(until.into(), connection.shake_hands(acceptor, Inflow::in_turns(stream))).await {
+                Ok(Ok(stream)) => {
+                    let session = stream.get_ref().1;
+                    let agreed = session
+                        .alpn_protocol()
+                        .map(|name| if name == b"h2" { DetectedProtocol::Http2 } else { DetectedProtocol::Http1 });
+                    let connection = connection.identified(session);
+                    match connection.count_for_caller() {
+                        Ok(()) => connection.serve_http(stream, agreed, &open).await,
+                        Err(refused) => Err(io::Error::other(refused.reason())),
+                    }
                 }
+                Ok(Err(error)) => Err(error),
+                Err(_) => Err(io::ErrorKind::TimedOut.into()),
             }
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(io::ErrorKind::TimedOut.into()),
-        },
+        }
     };
     if let Err(error) = result {
         tracing::debug!(%address, direction = ?listener.direction, %error, "connection ended");

@@ -10,9 +10,12 @@ use leno_identity::{Authority, KeyRequest, SpiffeId, SvidStore, TrustDomain};
 use leno_model::AppProtocol;
 use leno_policy::spec::{Matches, Source, StringMatch};
 use leno_testkit::eventually_async;
+use std::future::ready;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -211,6 +214,23 @@ async fn inbound_wants_an_identity_of_the_mesh() {
         assert!(call(stream, None).await.is_err());
     }
     assert_eq!(upstream.requests(), 1);
+}
+
+/// Callers may come as soon as the node has a function's configuration.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handshake_waits_for_the_first_certificate_of_a_function() {
+    let (mesh, _) = mesh().await;
+    let svids = &mesh.node.svids;
+    svids.remove(&spiffe("callee"));
+    let mut handshake = pin!(tls(&mesh, svids, "caller", "callee"));
+    assert!(timeout(Duration::from_millis(50), &mut handshake).await.is_err(), "it has not waited");
+    let sign = |csr: Vec<u8>| ready(mesh.authority.sign(&csr, &spiffe("callee"), Duration::from_secs(3600)));
+    svids.renew(&spiffe("callee"), sign).await.unwrap();
+    assert_eq!(call(handshake.await.unwrap(), None).await.unwrap(), 200);
+    // Neither a certificate that does not come, nor a function that is not here, is waited for long.
+    svids.remove(&spiffe("callee"));
+    assert!(tls(&mesh, svids, "caller", "callee").await.is_err());
+    assert!(tls(&mesh, svids, "caller", "elsewhere").await.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]
