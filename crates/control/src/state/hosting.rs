@@ -284,8 +284,8 @@ impl Hosting {
     /// configuration. It must have the version of today: a node that names the version, a hash, has
     /// seen it. Otherwise any node could get any function by claiming to have it.
     ///
-    /// Functions that were placed on another node in the meantime, which does not serve them yet,
-    /// leave this node only when the other one does.
+    /// Functions that were placed on another node in the meantime leave this node only when the other
+    /// one serves them and no node sends requests here any more.
     pub(super) fn adopt(
         &mut self,
         name: &Arc<str>,
@@ -301,10 +301,14 @@ impl Hosting {
             Subject::FunctionConfig(id) if current(subject, *version) => Some(id.clone()),
             _ => None,
         });
+        let was_host = |id: &FunctionId| {
+            let absence = nodes.all.get(name).and_then(|node| node.absence.as_ref());
+            self.abandoned.contains(id) || absence.is_some_and(|absence| absence.hosted.contains(id))
+        };
         let mut adopted = Vec::new();
         for id in held {
-            let is_missed = self.abandoned.contains(&id) && !self.is_served(&id, nodes);
-            if self.scheduler.adopt(&id, name) || is_missed && self.scheduler.leave_later(&id, name) {
+            let is_called = was_host(&id) && !self.is_handed_over(&id, nodes);
+            if self.scheduler.adopt(&id, name) || is_called && self.scheduler.leave_later(&id, name) {
                 adopted.push(id);
             }
         }

@@ -75,3 +75,38 @@ fn a_node_that_comes_back_serves_until_its_replacement_does() {
     assert!(serves(&mut mesh, replacement) && !mesh.ends[before].held.contains_key(&config));
     assert_eq!(mesh.state.hosting.scheduler.leaving(&id).count(), 0);
 }
+
+#[test]
+fn a_node_that_comes_back_serves_until_callers_know_its_replacement() {
+    let (mut mesh, id) = restarted();
+    mesh.state.stop_awaiting();
+    NODES.iter().for_each(|name| mesh.connect(name));
+    mesh.put(FUNCTIONS.len() - 1, 0);
+    mesh.settle().unwrap();
+    let home = |mesh: &Mesh, id: &FunctionId| {
+        let home = mesh.state.hosting.scheduler.nodes_of(id)[0].clone();
+        NODES.into_iter().find(|name| **name == *home).unwrap()
+    };
+    let before = home(&mesh, &id);
+    let caller = home(&mesh, &configs::function(FUNCTIONS[FUNCTIONS.len() - 1]));
+    let session = mesh.ends[before].session.unwrap();
+    mesh.state.disconnect(before, session);
+    assert_eq!(mesh.state.forget(before, session, Wait::Again), Departure::Settled);
+    let replacement = home(&mesh, &id);
+    assert_eq!(BTreeSet::from([before, caller, replacement]).len(), 3);
+    let answer_all = |mesh: &mut Mesh, name| {
+        while mesh.read(name) || !mesh.ends[name].read.is_empty() {
+            mesh.answer(name, true);
+        }
+    };
+    let serves =
+        |mesh: &Mesh, name| mesh.ends[name].bounds.get(&id).is_some_and(|all| all.iter().any(|it| it.most > 0));
+    answer_all(&mut mesh, replacement);
+    assert!(serves(&mesh, replacement));
+    mesh.connect(before);
+    answer_all(&mut mesh, before);
+    assert!(serves(&mesh, before), "the caller has not heard of the replacement");
+    mesh.settle().unwrap();
+    assert!(serves(&mesh, replacement) && !serves(&mesh, before));
+    assert_eq!(home(&mesh, &id), replacement);
+}
