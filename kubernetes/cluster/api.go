@@ -11,12 +11,21 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 )
 
 // An api is a client of the cluster's API server, for the few questions that this program has.
-type api struct{ client http.Client }
+type api struct {
+	client http.Client
+	server string
+}
+
+// server is the URL of the API server.
+func (c *cluster) server() string {
+	return "https://" + net.JoinHostPort(c.first().control, strconv.Itoa(apiPort))
+}
 
 // api makes a client that opens its connections in the control plane's network.
 func (c *cluster) api() (*api, error) {
@@ -35,7 +44,7 @@ func (c *cluster) api() (*api, error) {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
-	return &api{http.Client{
+	return &api{server: c.server(), client: http.Client{
 		Timeout: 20 * time.Second,
 		Transport: &http.Transport{
 			TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{certificate}},
@@ -64,7 +73,7 @@ func (a *api) do(method, path string, object, into any) error {
 		}
 		body = bytes.NewReader(data)
 	}
-	request, err := http.NewRequest(method, fmt.Sprintf("https://%s:%d%s", controlAddress, apiPort, path), body)
+	request, err := http.NewRequest(method, a.server+path, body)
 	if err != nil {
 		return err
 	}

@@ -24,12 +24,14 @@ type authority struct {
 	key         *ecdsa.PrivateKey
 	// pem is the certificate for those who verify.
 	pem []byte
+	// server is the URL of the API server.
+	server string
 }
 
 // A pair is a certificate and its key, both as PEM.
 type pair struct{ certificate, key []byte }
 
-func newAuthority() (*authority, error) {
+func newAuthority(server string) (*authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -45,7 +47,7 @@ func newAuthority() (*authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &authority{certificate, key, encode("CERTIFICATE", der)}, nil
+	return &authority{certificate, key, encode("CERTIFICATE", der), server}, nil
 }
 
 func newTemplate(subject pkix.Name) *x509.Certificate {
@@ -111,7 +113,7 @@ func (a *authority) kubeconfig(user pair) []byte {
 kind: Config
 current-context: cluster
 contexts: [{name: cluster, context: {cluster: cluster, user: user}}]
-clusters: [{name: cluster, cluster: {server: "https://%s:%d", certificate-authority-data: %s}}]
+clusters: [{name: cluster, cluster: {server: "%s", certificate-authority-data: %s}}]
 users: [{name: user, user: {client-certificate-data: %s, client-key-data: %s}}]
-`, controlAddress, apiPort, text(a.pem), text(user.certificate), text(user.key))
+`, a.server, text(a.pem), text(user.certificate), text(user.key))
 }

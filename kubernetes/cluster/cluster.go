@@ -36,6 +36,8 @@ type settings struct {
 	Prefix      string `json:"prefix"`
 	Nodes       int    `json:"nodes"`
 	ControlOnly bool   `json:"controlOnly"`
+	// Families are the versions of the Internet Protocol: ipv4, ipv6, or dual.
+	Families string `json:"families"`
 	// Whole is set once `up` has succeeded.
 	Whole bool `json:"whole"`
 }

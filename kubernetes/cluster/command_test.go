@@ -10,11 +10,11 @@ import (
 )
 
 func TestSettings(t *testing.T) {
-	good := settings{Nodes: 3}
+	good := settings{Nodes: 3, Families: "dual"}
 	if err := good.complete("/var/lib/first"); err != nil || good.Prefix != "first" {
 		t.Errorf("%+v: %v", good, err)
 	}
-	control := settings{Nodes: 2, ControlOnly: true}
+	control := settings{Nodes: 2, ControlOnly: true, Families: "ipv4"}
 	if err := control.complete("/var/lib/first"); err != nil || control.Nodes != 0 {
 		t.Errorf("%+v: %v", control, err)
 	}
@@ -25,6 +25,7 @@ func TestSettings(t *testing.T) {
 		`--prefix "a/b"`:           {Nodes: 1, Prefix: "a/b"},
 		`--prefix ".."`:            {Nodes: 1, Prefix: ".."},
 		"letters, digits, - and _": {Nodes: 1, Prefix: "a b"},
+		`--families "ipv5"`:        {Nodes: 1, Families: "ipv5"},
 	} {
 		var wrong mistake
 		if err := one.complete("/var/lib/first"); !errors.As(err, &wrong) || !strings.Contains(err.Error(), wanted) {

@@ -13,13 +13,17 @@ const dataStore = "http://127.0.0.1:2379"
 
 // certify writes the certificates of the control plane, and the configuration of its clients.
 func (c *cluster) certify(control *machine) (*authority, error) {
-	ca, err := newAuthority()
+	ca, err := newAuthority(c.server())
 	if err != nil {
 		return nil, err
 	}
 	folder := control.path("etc/kubernetes")
 	if err := os.WriteFile(folder+"/ca.crt", ca.pem, 0o644); err != nil {
 		return nil, err
+	}
+	var addresses []string
+	for _, one := range c.families() {
+		addresses = append(addresses, one.control, one.api)
 	}
 	for _, one := range []struct {
 		file, user, group string
@@ -30,7 +34,7 @@ func (c *cluster) certify(control *machine) (*authority, error) {
 			names: []string{
 				"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
 			},
-			addresses: []string{controlAddress, apiService, "127.0.0.1"},
+			addresses: append(addresses, "127.0.0.1"),
 		},
 		// The API server as a client: of kubelets, and of aggregated APIs.
 		{file: "kubelets", user: "kube-apiserver-kubelet-client", group: "system:masters"},
@@ -99,9 +103,10 @@ func (c *cluster) startServers(control *machine) error {
 		return err
 	}
 	const folder = "/etc/kubernetes"
+	address := c.first().control
 	return control.start("apiserver", "kube-apiserver",
 		"--etcd-servers="+dataStore,
-		"--bind-address="+controlAddress, "--advertise-address="+controlAddress, fmt.Sprintf("--secure-port=%d", apiPort),
+		"--bind-address="+address, "--advertise-address="+address, fmt.Sprintf("--secure-port=%d", apiPort),
 		"--tls-cert-file="+folder+"/apiserver.crt", "--tls-private-key-file="+folder+"/apiserver.key",
 		"--client-ca-file="+folder+"/ca.crt",
 		"--kubelet-client-certificate="+folder+"/kubelets.crt", "--kubelet-client-key="+folder+"/kubelets.key",
@@ -114,7 +119,7 @@ func (c *cluster) startServers(control *machine) error {
 		"--enable-aggregator-routing=true",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file="+folder+"/tokens.pub", "--service-account-signing-key-file="+folder+"/tokens.key",
-		"--service-cluster-ip-range="+serviceNetwork,
+		"--service-cluster-ip-range="+c.each(func(one family) string { return one.services }),
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true")
 }
 

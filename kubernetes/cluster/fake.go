@@ -104,5 +104,5 @@ func (m *machine) startKwok() error {
 	}
 	return m.start("kwok", "kwok", "--kubeconfig=/etc/kubernetes/kwok.conf", "--config=/opt/kubernetes/kwok.yaml",
 		"--manage-all-nodes=false", "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
-		"--node-ip="+controlAddress, "--cidr=10.100.0.0/14", "--node-lease-duration-seconds=40")
+		"--node-ip="+m.first().control, "--cidr=10.100.0.0/14", "--node-lease-duration-seconds=40")
 }

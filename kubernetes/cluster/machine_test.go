@@ -116,9 +116,9 @@ func testTwoMachines(t *testing.T, b bench) {
 	if err := machines["node2"].start("probe", "probe", "serve", ":8080"); err != nil {
 		t.Fatal(err)
 	}
-	for name, address := range map[string]string{"node1": nodeAddress(1), control: controlAddress} {
+	for name, address := range map[string]string{"node1": ipv4.nodeAddress(1), control: ipv4.control} {
 		eventually(t, func() error {
-			answer, err := machines[name].run(everything, nil, "/opt/kubernetes/probe", "get", "http://"+nodeAddress(2)+":8080/")
+			answer, err := machines[name].run(everything, nil, "/opt/kubernetes/probe", "get", "http://"+ipv4.nodeAddress(2)+":8080/")
 			if err == nil && answer != "node2 "+address+"\n" {
 				err = errors.New("answer: " + answer)
 			}
@@ -126,7 +126,7 @@ func testTwoMachines(t *testing.T, b bench) {
 		})
 	}
 	// Its address is no address of this machine's network, which may lead to another server.
-	output, _ := exec.Command(filepath.Join(b.programs, "probe"), "get", "http://"+nodeAddress(2)+":8080/").CombinedOutput()
+	output, _ := exec.Command(filepath.Join(b.programs, "probe"), "get", "http://"+ipv4.nodeAddress(2)+":8080/").CombinedOutput()
 	if strings.Contains(string(output), "node2") {
 		t.Errorf("reached from the machine's network: %s", output)
 	}

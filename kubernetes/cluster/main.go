@@ -20,7 +20,7 @@ const usage = `cluster runs a Kubernetes cluster for tests, as root.
 
 usage: cluster [--directory D] COMMAND
 
-  up [--nodes N] [--control-only] [--prefix P]
+  up [--nodes N] [--control-only] [--prefix P] [--families F]
                         start a cluster: control plane, N nodes (2), a name server
   down                  end it, and remove all that belongs to it
   status                list the processes and nodes; fails unless all of them run
@@ -37,6 +37,7 @@ usage: cluster [--directory D] COMMAND
 
 --directory D   the folder of the cluster (/var/lib/leno-kubernetes); each has one cluster
 --prefix P      the name of its control groups (the name of the folder)
+--families F    the addresses of nodes, pods and Services: ipv4, ipv6, or dual for both (ipv4)
 `
 
 // A mistake in the command line, and not a failure.
@@ -108,6 +109,7 @@ func command(arguments []string) error {
 		flags.IntVar(&wanted.Nodes, "nodes", 2, "")
 		flags.BoolVar(&wanted.ControlOnly, "control-only", false, "")
 		flags.StringVar(&wanted.Prefix, "prefix", "", "")
+		flags.StringVar(&wanted.Families, "families", "ipv4", "")
 	}
 	if err := parse(flags, rest); err != nil {
 		return err
@@ -176,6 +178,9 @@ func (s *settings) complete(folder string) error {
 	}
 	if !isPrefix(s.Prefix) {
 		return mistake(fmt.Sprintf("--prefix %q: it may have letters, digits, - and _", s.Prefix))
+	}
+	if _, known := families[s.Families]; !known {
+		return mistake(fmt.Sprintf("--families %q: it must be ipv4, ipv6 or dual", s.Families))
 	}
 	return nil
 }

@@ -76,9 +76,15 @@ func (m *machine) load(name string) error {
 
 // startNode starts the kubelet and kube-proxy of the node with this number.
 func (m *machine) startNode(number int, ca *authority) error {
+	var pods, routes []string
+	for _, one := range m.families() {
+		pods = append(pods, fmt.Sprintf(`[{"subnet": %q}]`, one.podsOf(number)))
+		routes = append(routes, fmt.Sprintf(`{"dst": %q}`, one.everything))
+	}
 	values := map[string]string{
-		"Name": m.name, "Address": nodeAddress(number), "Pods": nodePods(number), "DNS": dnsService,
-		"Group": m.Prefix + "/" + m.name, "PodNetwork": podNetwork,
+		"Name": m.name, "Address": m.first().nodeAddress(number), "DNS": m.first().dns,
+		"Group": m.Prefix + "/" + m.name, "PodNetworks": m.each(func(one family) string { return one.pods }),
+		"Pods": strings.Join(pods, ", "), "Routes": strings.Join(routes, ", "),
 	}
 	for source, target := range map[string]string{
 		"pods.conflist": "etc/cni/net.d/10-pods.conflist",
@@ -97,7 +103,7 @@ func (m *machine) startNode(number int, ca *authority) error {
 	if err := os.WriteFile(folder+"/ca.crt", ca.pem, 0o644); err != nil {
 		return err
 	}
-	server, err := ca.issue(m.name, "", []string{m.name}, nodeAddress(number))
+	server, err := ca.issue(m.name, "", []string{m.name}, strings.Split(m.nodeAddresses(number), ",")...)
 	if err == nil {
 		err = server.save(folder + "/kubelet")
 	}
@@ -111,7 +117,7 @@ func (m *machine) startNode(number int, ca *authority) error {
 		return err
 	}
 	if err := m.start("kubelet", "kubelet", "--kubeconfig=/etc/kubernetes/kubelet.conf", "--config=/etc/kubernetes/kubelet.yaml",
-		"--hostname-override="+m.name, "--node-ip="+nodeAddress(number),
+		"--hostname-override="+m.name, "--node-ip="+m.nodeAddresses(number),
 		fmt.Sprintf("--node-labels=topology.kubernetes.io/region=test,topology.kubernetes.io/zone=zone-%d", number)); err != nil {
 		return err
 	}
@@ -147,7 +153,7 @@ func (c *cluster) awaitNodes() error {
 
 // startDNS makes the cluster's name server.
 func (c *cluster) startDNS(control *machine) error {
-	text, err := render("dns.yaml", map[string]string{"DNS": dnsService})
+	text, err := render("dns.yaml", map[string]string{"DNS": c.first().dns})
 	if err != nil {
 		return err
 	}

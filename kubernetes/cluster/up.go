@@ -214,10 +214,14 @@ func (c *cluster) empty() error {
 }
 
 func (s settings) String() string {
+	text := count(s.Nodes, "node", "nodes")
 	if s.ControlOnly {
-		return "a control plane only"
+		text = "a control plane only"
 	}
-	return count(s.Nodes, "node", "nodes")
+	if s.Families != "ipv4" {
+		text += ", families " + s.Families
+	}
+	return text
 }
 
 func count(number int, one, many string) string {
