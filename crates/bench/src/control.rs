@@ -4,7 +4,6 @@
 
 mod agents;
 pub(crate) mod plane;
-mod relay;
 mod world;
 
 use self::agents::Agents;
@@ -83,11 +82,6 @@ async fn measure(
     scheduled(cores, folder, World { scheduled: true, ..world }, counts, report).await
 }
 
-fn tell(report: &mut Report, name: &str, value: f64) {
-    println!("{name}: {value:.2}");
-    report.add(name, value);
-}
-
 /// A function comes to a node that never had it: measures the node's updates.
 async fn cold_starts(
     plane: &mut Plane,
@@ -125,11 +119,11 @@ async fn cold_starts(
     }
     ensure!(messages == acks, "{messages} messages and {acks} answers");
     let each = |total: u64| total as f64 / counts.cold_starts as f64;
-    tell(report, &format!("config_bytes_per_cold_start_{functions}"), each(bytes));
+    report.show(&format!("config_bytes_per_cold_start_{functions}"), each(bytes));
     if functions == WORLDS[WORLDS.len() - 1] {
-        tell(report, "messages_per_cold_start", each(messages));
-        tell(report, "messages_per_cold_start_warm", each(warm));
-        tell(report, "messages_to_other_nodes_per_instance_started", each(elsewhere));
+        report.show("messages_per_cold_start", each(messages));
+        report.show("messages_per_cold_start_warm", each(warm));
+        report.show("messages_to_other_nodes_per_instance_started", each(elsewhere));
     }
     Ok(())
 }
@@ -143,11 +137,11 @@ fn policy_changes(plane: &mut Plane, world: World, counts: &Counts, report: &mut
     }
     let after = plane.counters_of_all()?;
     let sample = Sample::new(times);
-    tell(report, "apply_to_enforced_p50_ms", sample.micros(0.5) / 1000.0);
-    tell(report, "apply_to_enforced_p99_ms", sample.micros(0.99) / 1000.0);
+    report.show("apply_to_enforced_p50_ms", sample.micros(0.5) / 1000.0);
+    report.show("apply_to_enforced_p99_ms", sample.micros(0.99) / 1000.0);
     let (bytes, messages) = (after.bytes - before.bytes, after.messages - before.messages);
-    tell(report, "nodes_per_policy_change", messages as f64 / counts.policy_changes as f64);
-    tell(report, "bytes_per_policy_change", bytes as f64 / messages as f64);
+    report.show("nodes_per_policy_change", messages as f64 / counts.policy_changes as f64);
+    report.show("bytes_per_policy_change", bytes as f64 / messages as f64);
     Ok(())
 }
 
@@ -185,11 +179,11 @@ async fn scheduled(
         let reached = count / elapsed.as_secs_f64();
         match rate {
             None => {
-                tell(report, "cold_starts_per_second", reached);
-                tell(report, "control_cpu_us_per_cold_start", cpu.as_secs_f64() * 1e6 / count);
+                report.show("cold_starts_per_second", reached);
+                report.show("control_cpu_us_per_cold_start", cpu.as_secs_f64() * 1e6 / count);
             }
             Some(rate) if reached >= 0.95 * f64::from(rate) => {
-                tell(report, "control_cpu_cores_at_2500", cpu.as_secs_f64() / elapsed.as_secs_f64());
+                report.show("control_cpu_cores_at_2500", cpu.as_secs_f64() / elapsed.as_secs_f64());
             }
             Some(_) => {
                 println!("control_cpu_cores_at_2500 is missing: only {reached:.0} placements a second were reached");
@@ -209,12 +203,12 @@ fn restart(cores: Cores, folder: &Path, world: World, agents: &Agents, report: &
     plane.tell("connected", "connected")?;
     plane.settle()?;
     let milliseconds = |time: Duration| time.as_secs_f64() * 1000.0;
-    tell(report, &format!("restart_to_serving_ms_{}", world.functions), milliseconds(begin.elapsed()));
-    tell(report, &format!("restart_to_listening_ms_{}", world.functions), milliseconds(started));
-    tell(report, &format!("restart_bytes_{}", world.functions), plane.counters_of_all()?.bytes as f64);
+    report.show(&format!("restart_to_serving_ms_{}", world.functions), milliseconds(begin.elapsed()));
+    report.show(&format!("restart_to_listening_ms_{}", world.functions), milliseconds(started));
+    report.show(&format!("restart_bytes_{}", world.functions), plane.counters_of_all()?.bytes as f64);
     ensure!(agents.configurations() == held, "nodes got configurations again that they had");
     // This process never had documents, only the stored configuration.
     let memory = Memory::of(&[plane.pid()])?;
-    tell(report, &format!("control_memory_mib_{}", world.functions), memory.rss as f64 / 1024.0);
+    report.show(&format!("control_memory_mib_{}", world.functions), memory.rss as f64 / 1024.0);
     Ok(())
 }

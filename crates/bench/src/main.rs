@@ -18,6 +18,7 @@ mod hop;
 mod hostile;
 mod instance;
 mod instructions;
+mod kubernetes;
 mod load;
 mod machine;
 mod material;
@@ -26,6 +27,7 @@ mod neighbours;
 mod node;
 mod policies;
 mod proxy_under_test;
+mod relay;
 mod report;
 mod rig;
 mod routes;
@@ -86,6 +88,9 @@ enum Command {
     /// Control plane: updates of nodes, their latency and their cost with up to 10,000 functions on
     /// 100 nodes.
     Control(control::Arguments),
+    /// Leno in a Kubernetes cluster, as root: 10,000 pods on 100 fake nodes, and two real nodes with
+    /// real pods.
+    Kubernetes(kubernetes::Arguments),
     /// The processor time that open pages of the dashboard take of a control plane under load.
     Dashboard(dashboard::Arguments),
     /// A gateway with up to 1,000 routes on one host, the match last: Envoy and Leno with the same
@@ -152,6 +157,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Containers(arguments) => containers::run(&arguments),
         Command::Chains(arguments) => chains::run(&arguments),
         Command::Control(arguments) => control::run(&arguments),
+        Command::Kubernetes(arguments) => kubernetes::run(&arguments),
         Command::Dashboard(arguments) => dashboard::run(&arguments),
         Command::ControlPlane(arguments) => control::plane::run(&arguments),
         Command::Smoke(arguments) => smoke::run(&arguments),

@@ -26,6 +26,20 @@ impl Report {
         self.spreads.insert(name.to_owned(), spread);
     }
 
+    /// Prints a figure and adds it.
+    pub(crate) fn show(&mut self, name: &str, value: f64) {
+        println!("{name}: {value:.2}");
+        self.add(name, value);
+    }
+
+    /// Prints the median of values and adds it, with its spread. Without values, there is none.
+    pub(crate) fn show_median(&mut self, name: &str, values: Vec<f64>) {
+        if let Some(figure) = Figure::of(values, false) {
+            println!("{name}: {:.2} ({:.2} to {:.2})", figure.median, figure.least, figure.most);
+            self.add_figure(name, figure);
+        }
+    }
+
     /// A figure that was added.
     pub(crate) fn figure(&self, name: &str) -> Option<f64> {
         self.figures.get(name)?.as_f64()

@@ -1,8 +1,8 @@
 //! Simulated nodes, which accept all updates.
 
 use super::plane::Plane;
-use super::relay::Relay;
 use super::world::{INSTANCE_MIB, World};
+use crate::relay::Relay;
 use anyhow::{Context, bail, ensure};
 use leno_agent::{Agent, BACKOFF, Change, Connection, JoinOptions, Options, Updates, enrol, join};
 use leno_model::{FunctionId, InstanceState};
