@@ -138,7 +138,7 @@ func TestCluster(t *testing.T) {
 	}
 
 	r.run(t, "two nodes start", true, func(t *testing.T) {
-		t.Log(b.run(t, "up", "--nodes", "2", "--prefix", b.prefix))
+		t.Log(b.run(t, "up", "--nodes", "2", "--families", "dual", "--prefix", b.prefix))
 		t.Log(b.run(t, "status"))
 		file := strings.TrimSpace(b.run(t, "kubeconfig"))
 		if _, err := os.Stat(file); err != nil {
@@ -219,11 +219,11 @@ func TestCluster(t *testing.T) {
 
 func (b bench) testRepeatedStart(t *testing.T) {
 	members := b.members(t)
-	if output := b.run(t, "up", "--nodes", "2", "--prefix", b.prefix); !strings.Contains(output, "up already") {
+	if output := b.run(t, "up", "--nodes", "2", "--families", "dual", "--prefix", b.prefix); !strings.Contains(output, "up already") {
 		t.Errorf("second start: %s", output)
 	}
 	output, err := b.try("", "up", "--nodes", "1", "--prefix", b.prefix)
-	if err == nil || !strings.Contains(output, "runs with 2 nodes, not 1 node") {
+	if err == nil || !strings.Contains(output, "runs with 2 nodes, families dual, not 1 node") {
 		t.Errorf("start with another number of nodes: %v", err)
 	}
 	for _, pid := range members {
@@ -494,7 +494,7 @@ func (b bench) testMend(t *testing.T) {
 	if output, err := b.try("", "status"); err == nil || !strings.Contains(output, "node1-proxy") || !strings.Contains(output, "has ended") {
 		t.Errorf("status: %s", output)
 	}
-	t.Log(b.run(t, "up", "--nodes", "2", "--prefix", b.prefix))
+	t.Log(b.run(t, "up", "--nodes", "2", "--families", "dual", "--prefix", b.prefix))
 	b.run(t, "status")
 	b.kubectl(t, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s")
 }

@@ -45,6 +45,8 @@ func (b bench) testMesh(t *testing.T, r *report) {
 	})
 	r.run(t, "without agents, enforced pods are closed, and new ones wait", false, b.testWithoutAgents)
 	b.testAround(t, r)
+	b.testWorkloads(t, r)
+	b.testProbes(t, r)
 	r.run(t, "pods without the label are as before", false, func(t *testing.T) {
 		b.kubectl(t, "label", "namespace", "lab", "leno.dev/mesh-", "leno.dev/mode-")
 		b.calls(t, "node1", "/secrets", "200")

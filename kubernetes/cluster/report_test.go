@@ -67,7 +67,7 @@ func (r *report) write(file, programs string) error {
 |---|---|
 | commit | %s |
 | date | %s |
-| Kubernetes | %s, two nodes |
+| Kubernetes | %s, two nodes, IPv4 and IPv6 |
 | Linux | %s |
 
 | case | result | time |
