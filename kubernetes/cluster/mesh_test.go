@@ -47,6 +47,7 @@ func (b bench) testMesh(t *testing.T, r *report) {
 	b.testAround(t, r)
 	b.testWorkloads(t, r)
 	b.testProbes(t, r)
+	b.testExamples(t, r, programs)
 	r.run(t, "pods without the label are as before", false, func(t *testing.T) {
 		b.kubectl(t, "label", "namespace", "lab", "leno.dev/mesh-", "leno.dev/mode-")
 		b.calls(t, "node1", "/secrets", "200")
@@ -58,30 +59,33 @@ func (b bench) testMesh(t *testing.T, r *report) {
 // library is a line of ldd: a library and its file, or the loader.
 var library = regexp.MustCompile(`(?m)(/\S+) \(0x`)
 
-func (b bench) startMesh(t *testing.T, programs string) {
-	file := filepath.Join(t.TempDir(), "leno.tar")
-	arguments := []string{"image", "local/leno:1", file, os.Getenv("LENO_CNI") + "=/usr/bin/leno-cni"}
-	files := map[string]bool{}
-	for _, name := range []string{"leno", "leno-controller"} {
-		program := filepath.Join(programs, name)
-		libraries, err := exec.Command("ldd", program).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		stripped := filepath.Join(t.TempDir(), name)
+// loadImage makes an image of programs, with the libraries that they need, and gives it to all nodes.
+func (b bench) loadImage(t *testing.T, name string, programs ...string) {
+	t.Helper()
+	files := map[string]string{}
+	for _, program := range programs {
+		stripped := filepath.Join(t.TempDir(), filepath.Base(program))
 		if output, err := exec.Command("strip", "-o", stripped, program).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, output)
 		}
-		arguments = append(arguments, stripped+"=/usr/bin/"+name)
+		files["/usr/bin/"+filepath.Base(program)] = stripped
+		// It fails for a program that needs no library.
+		libraries, _ := exec.Command("ldd", program).Output()
 		for _, found := range library.FindAllStringSubmatch(string(libraries), -1) {
-			files[found[1]] = true
+			files[found[1]] = found[1]
 		}
 	}
-	for name := range files {
-		arguments = append(arguments, name+"="+name)
+	file := filepath.Join(t.TempDir(), "image.tar")
+	arguments := []string{"image", name, file}
+	for target, source := range files {
+		arguments = append(arguments, source+"="+target)
 	}
-	b.run(t, append(arguments, "--", "/usr/bin/leno")...)
+	b.run(t, append(arguments, "--", "/usr/bin/"+filepath.Base(programs[0]))...)
 	b.run(t, "load-image", file)
+}
+
+func (b bench) startMesh(t *testing.T, programs string) {
+	b.loadImage(t, "local/leno:1", filepath.Join(programs, "leno"), filepath.Join(programs, "leno-controller"), os.Getenv("LENO_CNI"))
 	for _, name := range []string{"deploy/namespace.yaml", "deploy/rbac.yaml", "crds", "deploy/controller.yaml", "deploy/agent.yaml", "deploy/cni.yaml"} {
 		b.kubectl(t, "apply", "-f", "../"+name)
 	}

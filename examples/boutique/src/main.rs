@@ -1,10 +1,11 @@
-//! `boutique NAME`: the function of this name, on the port in `PORT`. `BOUTIQUE_TRANSPORT` selects
-//! the transport of its calls: `http` (the default), `grpc` or `chain`.
+//! `boutique NAME`: the function of this name, on the port in `PORT`, at the address in `HOST` (the
+//! default is 127.0.0.1). `BOUTIQUE_TRANSPORT` selects the transport of its calls: `http` (the
+//! default), `grpc` or `chain`.
 #![forbid(unsafe_code)]
 
 use boutique::function::{Function, NAMES, is_entry};
 use boutique::transport::{chain, grpc, http};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -39,7 +40,9 @@ fn run(name: &str) -> Result<(), Box<dyn std::error::Error>> {
 
 async fn serve(name: &str, function: Function, transport: &str) -> Result<(), Box<dyn std::error::Error>> {
     let port = std::env::var("PORT").ok().and_then(|port| port.parse().ok()).ok_or("PORT is not a port")?;
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
+    let host = std::env::var("HOST").unwrap_or_else(|_| "127.0.0.1".into());
+    let host: IpAddr = host.parse().map_err(|_| format!("HOST is `{host}`, not an IP address"))?;
+    let listener = TcpListener::bind(SocketAddr::from((host, port))).await?;
     match transport {
         "http" => http::serve(function, http::Http::from_env()?, listener).await?,
         // Clients outside of the application are browsers, which speak no gRPC.

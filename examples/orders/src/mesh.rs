@@ -1,5 +1,5 @@
 //! Calls to other functions, by name. In a jail no more is needed: the node answers, and identifies
-//! the caller by its jail.
+//! the caller by its jail. In a pod, the Service of that name answers.
 //!
 //! Where the node cannot make jails (`isolation: process`), calls go through the proxy that
 //! `HTTP_PROXY` names, with the credentials in it. The node gives them to this instance only, and
@@ -27,7 +27,7 @@ const LARGEST_BODY: usize = 1024 * 1024;
 /// A client for the other functions.
 #[derive(Clone, Debug)]
 pub struct Mesh {
-    /// `None`: this is a jail, whose network leads to the node.
+    /// `None`: this is a jail or a pod, whose network leads to other functions by name.
     proxy: Option<Proxy>,
 }
 

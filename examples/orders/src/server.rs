@@ -1,4 +1,4 @@
-//! A small HTTP/1.1 server: listens on `PORT`, logs each request, and ends gracefully on SIGTERM.
+//! A small HTTP/1.1 server: listens on `PORT` of `HOST`, logs each request, and ends gracefully on SIGTERM.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -9,7 +9,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use serde_json::{Value, json};
 use std::convert::Infallible;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
@@ -52,11 +52,13 @@ impl Reply {
     }
 }
 
-/// `PORT`, on the loopback interface.
+/// `PORT`, at the IP address in `HOST`; the default is the loopback interface.
 pub fn address() -> Result<SocketAddr, String> {
     let port = std::env::var("PORT").map_err(|_| "PORT is not set")?;
     let port: u16 = port.parse().map_err(|_| format!("PORT is `{port}`, not a port number"))?;
-    Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+    let host = std::env::var("HOST").unwrap_or_else(|_| "127.0.0.1".to_owned());
+    let host: IpAddr = host.parse().map_err(|_| format!("HOST is `{host}`, not an IP address"))?;
+    Ok(SocketAddr::from((host, port)))
 }
 
 /// Resolves on SIGTERM or SIGINT.

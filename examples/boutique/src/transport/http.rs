@@ -1,7 +1,7 @@
 //! HTTP/1.1 over persistent connections.
 //!
-//! In a jail, a function calls others by name, and the node answers. Without a jail, calls go
-//! through the proxy that `HTTP_PROXY` names, with the credentials in it; and without a mesh, to
+//! In a jail, a function calls others by name, and the node answers; in a pod, a Service of that name
+//! does. Without a jail, calls go through the proxy that `HTTP_PROXY` names, with the credentials in it; and without a mesh, to
 //! the addresses in `BOUTIQUE_DIRECT`.
 
 use super::Direct;
@@ -36,7 +36,7 @@ pub struct Http {
 type Connection = SendRequest<Full<Bytes>>;
 
 enum Way {
-    Jail,
+    Name,
     Proxy { address: String, authorization: HeaderValue },
     Direct(Direct),
 }
@@ -50,7 +50,7 @@ impl Http {
             (None, Some(proxy)) => {
                 proxy_of(&proxy).ok_or("HTTP_PROXY is not of the form http://user:secret@host:port")?
             }
-            (None, None) => Way::Jail,
+            (None, None) => Way::Name,
         };
         Ok(Self { way, idle: Mutex::default() })
     }
@@ -65,7 +65,7 @@ impl Http {
             }
         }
         let stream = match &self.way {
-            Way::Jail => TcpStream::connect((callee, 80)).await,
+            Way::Name => TcpStream::connect((callee, 80)).await,
             Way::Proxy { address, .. } => TcpStream::connect(address).await,
             Way::Direct(direct) => {
                 TcpStream::connect(direct.address(callee).ok_or_else(|| Failure::unreachable(callee, "unknown"))?).await

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod definitions;
+mod examples;
 mod objects;
 mod rights;
 mod status;

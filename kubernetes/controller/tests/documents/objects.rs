@@ -12,7 +12,7 @@ use leno_policy::spec::Action;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-fn kind(name: &str) -> &'static ObjectKind {
+pub(crate) fn kind(name: &str) -> &'static ObjectKind {
     ObjectKind::named(name).unwrap()
 }
 
@@ -46,7 +46,7 @@ fn id(name: &str) -> FunctionId {
     FunctionId { namespace: "shop".to_owned(), name: name.to_owned() }
 }
 
-fn compile(documents: &[&Document]) -> Result<Snapshot, Vec<Problem>> {
+pub(crate) fn compile(documents: &[&Document]) -> Result<Snapshot, Vec<Problem>> {
     let mut set = leno_config::DocumentSet::of_documents(documents.iter().copied(), &Effort::unbounded());
     set.documents.kubernetes = true;
     set.compile()
