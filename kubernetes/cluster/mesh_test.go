@@ -48,6 +48,7 @@ func (b bench) testMesh(t *testing.T, r *report) {
 	b.testWorkloads(t, r)
 	b.testProbes(t, r)
 	b.testExamples(t, r, programs)
+	b.testCases(t, r)
 	r.run(t, "pods without the label are as before", false, func(t *testing.T) {
 		b.kubectl(t, "label", "namespace", "lab", "leno.dev/mesh-", "leno.dev/mode-")
 		b.calls(t, "node1", "/secrets", "200")

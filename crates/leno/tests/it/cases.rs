@@ -5,6 +5,7 @@ mod coverage;
 mod engines;
 mod expectation;
 mod keys;
+mod pods;
 mod rewritten;
 mod table;
 pub(crate) mod yaml;

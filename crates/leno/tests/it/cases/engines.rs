@@ -3,7 +3,7 @@
 //! decision.
 
 use super::keys::Keys;
-use super::table::{Case, Group, Request, Texts, merge};
+use super::table::{Case, Group, Texts, merge};
 use leno_model::{FunctionConfig, FunctionId};
 use leno_policy::breaker::{self, TargetLoad};
 use leno_policy::engine::EngineKind;
@@ -102,9 +102,7 @@ impl Programs {
         let mut ledger = Ledger::default();
         for past in &case.history {
             let mut before = case.clone();
-            let mut request = serde_json::to_value(&case.request).unwrap();
-            merge(&mut request, Value::Object(past.request.clone()));
-            before.request = serde_json::from_value::<Request>(request).unwrap();
+            before.request = past.request_of(&case.request);
             before.now -= past.ago;
             let head = Head::of(&before, keys);
             for _ in 0..past.times {

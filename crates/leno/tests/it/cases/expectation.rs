@@ -95,13 +95,13 @@ fn path(expect: &Expect, head: &Head, decision: &Decision, found: &mut Vec<Strin
 }
 
 /// The expected fields, with tokens inserted.
-fn filled(expected: &BTreeMap<String, Option<Texts>>, head: &Head) -> BTreeMap<String, Option<Texts>> {
+pub(crate) fn filled(expected: &BTreeMap<String, Option<Texts>>, head: &Head) -> BTreeMap<String, Option<Texts>> {
     let texts = |texts: &Texts| Texts::Many(texts.all().iter().map(|text| head.fill(text)).collect());
     expected.iter().map(|(name, expected)| (name.clone(), expected.as_ref().map(texts))).collect()
 }
 
 /// Carries out the edits, and compares the expected fields.
-fn headers(
+pub(crate) fn headers(
     what: &str,
     expected: &BTreeMap<String, Option<Texts>>,
     before: &[Header<'_>],

@@ -243,18 +243,32 @@ pub(crate) struct Span {
     pub parent: Option<String>,
 }
 
+impl Past {
+    /// The earlier request of a case.
+    pub(crate) fn request_of(&self, case: &Request) -> Request {
+        let mut request = serde_json::to_value(case).unwrap();
+        merge(&mut request, Value::Object(self.request.clone()));
+        serde_json::from_value(request).unwrap()
+    }
+}
+
 /// Reads all tables of a folder.
 pub(crate) fn read(folder: &Path) -> Vec<Group> {
+    read_as(folder, str::to_owned)
+}
+
+/// Reads all tables of a folder, with a change of their texts.
+pub(crate) fn read_as(folder: &Path, change: impl Fn(&str) -> String) -> Vec<Group> {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "yaml"));
     files.sort();
-    files.iter().flat_map(|file| groups(file)).collect()
+    files.iter().flat_map(|file| groups(file, &change)).collect()
 }
 
-fn groups(file: &Path) -> Vec<Group> {
+fn groups(file: &Path, change: impl Fn(&str) -> String) -> Vec<Group> {
     let name = file.file_name().unwrap().to_string_lossy().into_owned();
-    let text = std::fs::read_to_string(file).unwrap();
+    let text = change(&std::fs::read_to_string(file).unwrap());
     let documents = yaml::documents(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
     documents.into_iter().map(|document| group(&name, document)).collect()
 }
