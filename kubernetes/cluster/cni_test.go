@@ -128,13 +128,13 @@ func (b bench) testPlugin(t *testing.T, r *report) {
 		defer a.listener.Close()
 		b.startPod(t, "shop", "cart", "node1")
 		b.awaitPod(t, "shop", "cart")
-		identity := b.kubectl(t, "get", "pod", "-n", "shop", "cart", "-o", "jsonpath={.metadata.uid} {.status.podIP}")
+		identity := b.kubectl(t, "get", "pod", "-n", "shop", "cart", "-o", "jsonpath={.metadata.uid} {.status.podIPs[*].ip}")
 		asked := a.about("cart")
 		if len(asked) != 1 {
 			t.Fatalf("questions: %v", asked)
 		}
 		one := asked[0]
-		if one.Command != "add" || one.Namespace != "shop" || one.UID+" "+strings.Join(one.Addresses, ",") != identity {
+		if one.Command != "add" || one.Namespace != "shop" || one.UID+" "+strings.Join(one.Addresses, " ") != identity {
 			t.Errorf("question %+v about the pod %s", one, identity)
 		}
 		b.run(t, "node", "1", "sh", "-c", "nsenter --net="+one.Netns+" ip -brief address | grep -F "+one.Addresses[0]+"/")

@@ -11,7 +11,7 @@ import (
 func (b bench) testProbes(t *testing.T, r *report) {
 	r.run(t, "probes of each kind pass in an enforced pod, and fail at closed ports", false, b.testProbeKinds)
 	r.run(t, "the paths of probes let no other client in", false, b.testProbePaths)
-	r.run(t, "a liveness probe that fails restarts its container", false, b.testLiveness)
+	r.run(t, "a liveness probe that fails restarts its container, whose hook is called", false, b.testLiveness)
 	b.kubectl(t, "delete", "namespace", "probed", "--wait=false")
 }
 
@@ -64,7 +64,7 @@ func (b bench) testProbeKinds(t *testing.T) {
 func (b bench) testProbePaths(t *testing.T) {
 	address := b.podIP(t, "probed", "all")
 	denied := map[string]string{"https://" + address + ":8443/ready": "failed", "tcp://" + address + ":7000": "failed"}
-	for _, path := range []string{"/started", "/ready", "/health", "/health?x=1", "/"} {
+	for _, path := range []string{"/started", "/ready", "/health", "/health?x=1", "/stop", "/"} {
 		denied["http://"+address+":8080"+path] = isDenied
 	}
 	denied["http://"+address+":8080/open"] = isAllowed
@@ -73,7 +73,7 @@ func (b bench) testProbePaths(t *testing.T) {
 	// A program in the network of the pod's node has the kubelet's address, and may do what it may. Of
 	// a port with a TCP probe, that is to connect.
 	fromNode := maps.Clone(denied)
-	for _, path := range []string{"/started", "/ready", "/health"} {
+	for _, path := range []string{"/started", "/ready", "/health", "/stop"} {
 		fromNode["http://"+address+":8080"+path] = isAllowed
 	}
 	fromNode["https://"+address+":8443/ready"] = isAllowed
@@ -108,6 +108,14 @@ func (b bench) testLiveness(t *testing.T) {
 			return fmt.Errorf("the container was not restarted")
 		}
 		return nil
+	})
+	// Before that, the kubelet has called the hook.
+	eventually(t, func() error {
+		logs, err := b.try("", "kubectl", "logs", "-n", "probed", "all", "-c", "http", "--previous")
+		if err == nil && !strings.Contains(logs, "request from 10.78.1.1 /stop") {
+			err = fmt.Errorf("no call of the hook: %s", logs)
+		}
+		return err
 	})
 	b.awaitPod(t, "probed", "all")
 }
