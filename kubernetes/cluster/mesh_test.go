@@ -45,6 +45,7 @@ func (b bench) testMesh(t *testing.T, r *report) {
 	})
 	r.run(t, "without agents, enforced pods are closed, and new ones wait", false, b.testWithoutAgents)
 	b.testAround(t, r)
+	b.testFaults(t, r)
 	b.testWorkloads(t, r)
 	b.testProbes(t, r)
 	b.testExamples(t, r, programs)

@@ -6,14 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
 )
 
-// pause between the requests of one kind.
-const pause = 100 * time.Millisecond
+const (
+	// pause between the requests of one kind.
+	pause = 100 * time.Millisecond
+	// patience with an answer, and with a stream that is silent. A busy machine is slow.
+	patience = 30 * time.Second
+)
 
 // A tally counts the requests of one kind.
 type tally struct {
@@ -49,9 +52,7 @@ func load(url string) error {
 }
 
 func client(isFresh bool) *http.Client {
-	return &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: isFresh, MaxConnsPerHost: 1, DialContext: (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
-	}}
+	return &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: isFresh, MaxConnsPerHost: 1}}
 }
 
 func repeat(t *tally, request func() error) {
@@ -85,9 +86,6 @@ func follow(t *tally, url string) {
 	}
 }
 
-// silence ends a stream that sends nothing for so long.
-const silence = 5 * time.Second
-
 func lines(t *tally, url string) error {
 	limit, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -95,7 +93,7 @@ func lines(t *tally, url string) error {
 	if err != nil {
 		return err
 	}
-	watch := time.AfterFunc(silence, cancel)
+	watch := time.AfterFunc(patience, cancel)
 	defer watch.Stop()
 	transport := &http.Transport{DisableKeepAlives: true}
 	answer, err := transport.RoundTrip(request)
@@ -108,7 +106,7 @@ func lines(t *tally, url string) error {
 	}
 	read := bufio.NewScanner(answer.Body)
 	for read.Scan() {
-		watch.Reset(silence)
+		watch.Reset(patience)
 		t.passed.Add(1)
 	}
 	return errors.Join(errors.New("the stream ended"), read.Err())

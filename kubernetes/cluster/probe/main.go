@@ -106,7 +106,8 @@ func get(arguments []string) error {
 		return err
 	}
 	request.Header = fields
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: dialer.DialContext}}
+	// A server on a busy machine is slow. An address that is none does not answer at all.
+	client := http.Client{Timeout: patience, Transport: &http.Transport{DialContext: dialer.DialContext}}
 	answer, err := client.Do(request)
 	if err != nil {
 		return err
