@@ -57,7 +57,8 @@ impl Agents {
             credentials.push(token(api, node, folder).await?);
         }
         let roots = folder.join("ca.crt");
-        let map = api.get(&format!("{NAMESPACES}/{SYSTEM}/configmaps/leno-ca")).await?;
+        // The controller may write it a moment after it serves nodes.
+        let map = api.await_existing(&format!("{NAMESPACES}/{SYSTEM}/configmaps/leno-ca")).await?;
         std::fs::write(&roots, map["data"]["ca.crt"].as_str().context("the ConfigMap leno-ca has no ca.crt")?)?;
         let (begin, mut starting) = (Instant::now(), JoinSet::new());
         for (node, credential) in credentials.into_iter().enumerate() {
@@ -86,6 +87,11 @@ impl Agents {
     pub(super) fn received(&self) -> Received {
         let one = |agent: &FakeAgent| (agent.relay.received(), agent.tally.updates.load(Ordering::Relaxed));
         Received(self.0.iter().map(one).collect())
+    }
+
+    /// Updates that the agent of a node has accepted.
+    pub(super) fn updates(&self, node: usize) -> usize {
+        self.0[node].tally.updates.load(Ordering::Relaxed)
     }
 
     /// Pods that all agents have together.

@@ -80,6 +80,18 @@ impl Api {
         }
     }
 
+    /// Waits until an object exists, and returns it.
+    pub(super) async fn await_existing(&self, path: &str) -> anyhow::Result<Value> {
+        let begin = Instant::now();
+        loop {
+            match self.get(path).await {
+                Err(error) if begin.elapsed() > TIMEOUT => return Err(error),
+                Err(_) => tokio::time::sleep(POLL_INTERVAL).await,
+                found => return found,
+            }
+        }
+    }
+
     /// Waits until an object is as `done` says.
     pub(super) async fn await_object(&self, path: &str, done: impl Fn(&Value) -> bool) -> anyhow::Result<()> {
         let object = self.get(path).await?;

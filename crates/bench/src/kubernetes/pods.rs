@@ -112,9 +112,7 @@ impl Pods {
             self.api.create(NAMESPACES, &namespace).await?;
             // Pods are refused until the controllers of the cluster have made it.
             let account = format!("{NAMESPACES}/{name}/serviceaccounts/default");
-            while self.api.get(&account).await.is_err() {
-                sleep(BEFORE).await;
-            }
+            self.api.await_existing(&account).await?;
         }
         for (namespace, function) in [(ENROLLED, "stock"), (OTHER, "late")] {
             let policy = json!({

@@ -7,6 +7,7 @@
 use super::agents::Agents;
 use super::api::Api;
 use super::cluster::Cluster;
+use super::objects::milliseconds;
 use super::world::{CALLERS, World};
 use super::{Setting, manifests};
 use crate::cpu::{Memory, Usage};
@@ -36,6 +37,8 @@ struct Counts {
     world: World,
     /// Groups of new pods whose bytes are counted.
     groups: usize,
+    /// Policies that change.
+    policies: usize,
     /// New pods during which processor time is counted.
     pods: usize,
     /// Times that watches are lost.
@@ -49,6 +52,7 @@ pub(super) fn measure(setting: &Setting, report: &mut Report) -> anyhow::Result<
         true => Counts {
             world: World { nodes: 20, functions: 500, replicas: 2 },
             groups: 3,
+            policies: 3,
             pods: 100,
             losses: 1,
             rest: Duration::from_secs(2),
@@ -56,6 +60,7 @@ pub(super) fn measure(setting: &Setting, report: &mut Report) -> anyhow::Result<
         false => Counts {
             world: World { nodes: 100, functions: 1000, replicas: 10 },
             groups: 10,
+            policies: 20,
             pods: 500,
             losses: 3,
             rest: Duration::from_secs(10),
@@ -138,6 +143,7 @@ impl Scale {
         report.show(&format!("control_ready_after_s_{pods}"), self.ready_after.as_secs_f64());
         self.settle().await?;
         self.new_pods(report).await?;
+        self.policies(report).await?;
         self.processor_time(report).await?;
         let memory = Memory::of(&[self.controller.pid()])?;
         report.show(&format!("control_memory_mib_{pods}"), memory.rss as f64 / 1024.0);
@@ -200,6 +206,28 @@ impl Scale {
         report.show_median("bytes_per_new_pod_host", own);
         report.show_median("bytes_per_new_pod_caller", callers);
         report.show_median("bytes_per_new_pod_other", others);
+        Ok(())
+    }
+
+    /// A policy changes: from the request to the API server until the agents of all nodes with its
+    /// function have accepted the update.
+    async fn policies(&self, report: &mut Report) -> anyhow::Result<()> {
+        let (world, mut times) = (self.counts.world, Vec::new());
+        for change in 0..self.counts.policies {
+            let function = change * world.functions / self.counts.policies;
+            let hosts: Vec<(usize, usize)> =
+                world.hosts(function).map(|host| (host, self.agents.updates(host))).collect();
+            let (path, policy) = world.change_policy(function, &format!("/refused-{change}"));
+            let begin = Instant::now();
+            self.api.change(&path, &policy).await?;
+            while hosts.iter().any(|(host, before)| self.agents.updates(*host) == *before) {
+                ensure!(begin.elapsed() < TIMEOUT, "agents do not get a changed policy");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            times.push(milliseconds(begin.elapsed()));
+            self.settle().await?;
+        }
+        report.show_median(&format!("apply_to_agents_p50_ms_{}", world.pods()), times);
         Ok(())
     }
 

@@ -81,20 +81,29 @@ impl World {
         }))
     }
 
-    pub(super) fn policies(function: usize) -> String {
+    fn policies(function: usize) -> String {
         format!("/apis/leno.dev/v1alpha1/namespaces/{}/policies", Self::namespace(function))
     }
 
     fn policy(self, function: usize) -> Value {
+        let name = Self::function(function);
+        let spec = json!({"functions": [name], "authorization": self.authorization(function, "/secrets")});
+        json!({"apiVersion": "leno.dev/v1alpha1", "kind": "Policy", "metadata": {"name": name}, "spec": spec})
+    }
+
+    /// The path of a function's policy, and a change by which it refuses another path.
+    pub(super) fn change_policy(self, function: usize, refused: &str) -> (String, Value) {
+        let path = format!("{}/{}", Self::policies(function), Self::function(function));
+        (path, json!({"spec": {"authorization": self.authorization(function, refused)}}))
+    }
+
+    fn authorization(self, function: usize, refused: &str) -> Value {
         let caller = |caller: usize| format!("{}/{}", Self::namespace(caller), Self::function(caller));
         let callers: Vec<String> = self.callers(function).map(caller).collect();
-        let name = Self::function(function);
-        let rules = json!([
+        json!({"rules": [
             {"name": "callers", "from": [{"identities": callers}], "to": [{"methods": ["GET", "POST"], "paths": ["/api/*"]}]},
-            {"name": "no-secrets", "action": "deny", "to": [{"paths": ["/secrets"]}]},
-        ]);
-        let spec = json!({"functions": [name], "authorization": {"rules": rules}});
-        json!({"apiVersion": "leno.dev/v1alpha1", "kind": "Policy", "metadata": {"name": name}, "spec": spec})
+            {"name": "no-secrets", "action": "deny", "to": [{"paths": [refused]}]},
+        ]})
     }
 
     /// All pods, each with the path of its kind.
