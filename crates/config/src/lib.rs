@@ -55,7 +55,7 @@ pub use route_status::{
     PolicyStatus, RouteReport, RouteStatus,
 };
 pub use secrets::{CheckedSecret, KeySummary, SecretSet};
-pub use snapshot::{CONTROL_FILES, Extension, Snapshot};
+pub use snapshot::{CONTROL_FILES, Extension, Snapshot, SnapshotDifference};
 pub use timestamp::Timestamp;
 pub use traffic::{flow, with_traffic};
 pub use translation::{Standing, TranslationRow};

@@ -2,10 +2,12 @@
 
 mod authorization;
 mod callees;
+mod difference;
 mod faults;
 mod routes;
 mod weight;
 
+pub use self::difference::SnapshotDifference;
 pub(crate) use self::faults::{FaultTarget, PolicyFault};
 pub(crate) use self::routes::{Routes, ScopedRoute};
 pub(crate) use self::weight::QuotaUses;

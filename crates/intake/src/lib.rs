@@ -9,8 +9,9 @@ mod modules;
 
 pub use images::{Resolution, Tags, UnresolvedTags};
 
-use leno_config::{Document, DocumentSet, Effort, Problem, SecretSet, Snapshot};
+use leno_config::{Document, DocumentSet, Effort, Problem, SecretSet, Snapshot, SnapshotDifference};
 use leno_control::{Control, Definitions, PublishError, PublishSummary, Secrets};
+use leno_model::FunctionConfig;
 use leno_proxy::modules::Modules;
 use std::path::Path;
 use std::sync::Arc;
@@ -69,6 +70,12 @@ pub enum IntakeError {
     Publish(#[from] PublishError),
 }
 
+/// Documents that are in force.
+pub struct PublishedDocuments {
+    snapshot: Arc<Snapshot>,
+    definitions: Definitions,
+}
+
 /// Checks documents, and publishes them.
 #[derive(Clone, Default)]
 pub struct Intake {
@@ -119,6 +126,42 @@ impl Intake {
         }
         let published = block_in_place(|| control.publish(&definitions))?;
         Ok((published, definitions))
+    }
+
+    /// Publishes checked documents after others, which are in force. The cost of configuring, encoding
+    /// and storing functions depends on those that differ.
+    ///
+    /// # Errors
+    /// As [`Intake::publish`]. The previous definitions stay in force.
+    pub async fn publish_after(
+        &self,
+        control: &Control,
+        snapshot: Arc<Snapshot>,
+        before: Option<PublishedDocuments>,
+    ) -> Result<(PublishSummary, PublishedDocuments), IntakeError> {
+        // Tags of images are looked up together.
+        let difference = before.filter(|_| snapshot.containers().next().is_none()).and_then(|before| {
+            let difference = snapshot.difference(&before.snapshot)?;
+            Some((before.definitions, difference))
+        });
+        let Some((mut definitions, SnapshotDifference { changed, removed })) = difference else {
+            let (summary, definitions) = self.publish(control, &snapshot, None).await?;
+            return Ok((summary, PublishedDocuments { snapshot, definitions }));
+        };
+        let configs = changed.iter().filter_map(|id| snapshot.function_config(id));
+        let configs: Vec<FunctionConfig> =
+            configs.filter(|config| definitions.configs.get(&config.id) != Some(config)).collect();
+        let differing: Vec<&FunctionConfig> = configs.iter().collect();
+        let permissions = snapshot.permissions();
+        block_in_place(|| {
+            control.change_after(&differing, &removed, None, &permissions, || Ok::<_, PublishError>(()))
+        })?;
+        removed.iter().for_each(|id| drop(definitions.configs.remove(id)));
+        let changed = configs.len();
+        definitions.configs.extend(configs.into_iter().map(|config| (config.id.clone(), config)));
+        definitions.permissions = permissions;
+        let summary = PublishSummary { functions: definitions.configs.len(), changed, removed: removed.len() };
+        Ok((summary, PublishedDocuments { snapshot, definitions }))
     }
 
     /// The definitions of checked documents, with the digests in `tags`. Blocks on files with

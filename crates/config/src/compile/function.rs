@@ -22,6 +22,21 @@ use std::sync::Arc;
 const NODE_PORT: u16 = 1;
 /// The shortest interval between two probes of an instance that is ready.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+/// The fields about instances that the node runs.
+pub(super) const INSTANCE_FIELDS: [&str; 12] = [
+    "workingDirectory",
+    "env",
+    "secrets",
+    "resources",
+    "isolation",
+    "readOnlyPaths",
+    "volumes",
+    "port",
+    "ports",
+    "readiness",
+    "liveness",
+    "scale",
+];
 
 /// Functions by name; each name may appear once.
 pub(super) fn names(
@@ -233,20 +248,7 @@ fn external(
     id: &FunctionId,
     external: &document::ExternalInstances,
 ) -> Vec<SocketAddr> {
-    for field in [
-        "workingDirectory",
-        "env",
-        "secrets",
-        "resources",
-        "isolation",
-        "readOnlyPaths",
-        "volumes",
-        "port",
-        "ports",
-        "readiness",
-        "liveness",
-        "scale",
-    ] {
+    for field in INSTANCE_FIELDS {
         if scope.has(field) {
             let message = format!("`{field}` is for commands; external instances are run by somebody else");
             scope.field(field).problem(message, "remove it");

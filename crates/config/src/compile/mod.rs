@@ -127,6 +127,9 @@ pub struct Documents {
     pub stored: Option<SecretSet>,
     /// The documents are those of a control plane for Kubernetes: functions may be pods.
     pub kubernetes: bool,
+    /// Policies of Kubernetes that were in force before in the same version. They stay when another
+    /// workload begins to share the service account of a caller that they name.
+    pub in_force: BTreeSet<DocumentId>,
     /// The bound on the time of compilation.
     pub effort: Effort,
 }
@@ -315,7 +318,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         .collect();
     policy::names(&documents.policies, problems);
     attach::attach(&context, &documents.policies, &policies, &mut functions, problems);
-    pods::shared_accounts(&context, (&documents.policies, &policies), &functions, problems);
+    pods::shared_accounts(&context, (documents, &policies), &functions, problems);
     namespaces::engines(&documents.policies, &policies, &functions, &namespaces, problems);
     chain::chains(&context, documents, &mut policies, &mut functions, problems);
     authorizer::connect(&context, &documents.policies, &mut policies, &mut functions, problems);

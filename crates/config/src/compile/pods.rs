@@ -1,13 +1,14 @@
 //! Functions that are pods of Kubernetes, and the service accounts that they share.
 
-use super::{Context, Documents, TypedDocument, fields};
-use crate::document::{self, LabelSelector};
+use super::function::INSTANCE_FIELDS;
+use super::{Context, Documents, fields};
+use crate::document::LabelSelector;
+use crate::document_id::DocumentId;
 use crate::problem::{Problem, Scope};
 use crate::snapshot::{Function, Policy};
 use leno_model::{FunctionId, PodMode, Pods, Run};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 /// Longest name of a service account in Kubernetes.
 const MAX_ACCOUNT: usize = 253;
@@ -31,29 +32,8 @@ pub(super) fn pods(context: &Context<'_>, spec: &Scope<'_>, id: &FunctionId, pod
         scope.problem("`pods` is not for documents that are written by hand", fix);
         return pods.clone();
     }
-    for field in [
-        "command",
-        "image",
-        "args",
-        "wasm",
-        "external",
-        "workingDirectory",
-        "env",
-        "secrets",
-        "resources",
-        "isolation",
-        "readOnlyPaths",
-        "volumes",
-        "port",
-        "ports",
-        "readiness",
-        "liveness",
-        "scale",
-        "callees",
-        "revisions",
-        "traffic",
-        "rollout",
-    ] {
+    let others = ["command", "image", "args", "wasm", "external", "callees", "revisions", "traffic", "rollout"];
+    for field in INSTANCE_FIELDS.into_iter().chain(others) {
         if spec.has(field) {
             let message = format!("`{field}` is not for pods, which Kubernetes runs");
             spec.field(field).problem(message, "remove it");
@@ -88,10 +68,11 @@ pub(super) fn identity_of_none(context: &Context<'_>, id: &FunctionId) -> String
 }
 
 /// Reports rules that name callers whose service account other functions have too: a rule means all
-/// functions of the account. If the callee's pods enforce their policies, the rule is refused.
+/// functions of the account. If the callee's pods enforce their policies, the rule is refused,
+/// unless its policy is in force: the start of another workload must not end calls.
 pub(super) fn shared_accounts(
     context: &Context<'_>,
-    (documents, policies): (&[Arc<TypedDocument<document::Policy>>], &[Policy]),
+    (documents, policies): (&Documents, &[Policy]),
     functions: &BTreeMap<FunctionId, Function>,
     problems: &RefCell<Vec<Problem>>,
 ) {
@@ -107,12 +88,14 @@ pub(super) fn shared_accounts(
     let strict: BTreeSet<usize> =
         functions.values().filter(|function| enforced(function)).flat_map(|it| it.policies.iter().copied()).collect();
     let going_on = |_: &_| !context.effort.is_over();
-    for (index, (placed, policy)) in documents.iter().zip(policies).enumerate().take_while(going_on) {
+    for (index, (placed, policy)) in documents.policies.iter().zip(policies).enumerate().take_while(going_on) {
         let root = placed.scope(problems);
         let namespace = placed.document.metadata.namespace.as_str();
+        let id = DocumentId::new("Policy", namespace, &placed.document.metadata.name);
+        let is_refused = strict.contains(&index) && !documents.in_force.contains(&id);
         let report = |scope: &Scope<'_>, caller: &FunctionId, others: &[&FunctionId]| {
             let (message, fix) = sharing(context, namespace, caller, others);
-            match strict.contains(&index) {
+            match is_refused {
                 true => scope.problem(message, fix),
                 false => scope.doubt(context.doubts, message, fix),
             }
