@@ -44,6 +44,9 @@ pub struct Options {
     pub backoff: ExponentialBuilder,
     /// How the node joins again when the control plane does not know it any more; `None`: not at all.
     pub rejoin: Option<PlatformJoin>,
+    /// The oldest version of the protocol that the node can use. Under an older control plane, the node
+    /// stays as it is.
+    pub oldest: u32,
 }
 
 /// Reports the node's state to the control plane, and subscribes to resources. Clones share one
@@ -77,11 +80,12 @@ pub fn join(options: Options) -> Result<(Agent, Updates), TlsError> {
 /// The same for the child of a hot restart: until the parent hands over, the updates come from it.
 /// Then the agent opens the stream.
 pub fn join_after(options: Options, parent: Option<ParentProcess>) -> Result<(Agent, Updates), TlsError> {
-    let Options { control, membership, inbound, backoff, rejoin } = options;
+    let Options { control, membership, inbound, backoff, rejoin, oldest } = options;
     let channel = channel::of_member(&control, &membership)?;
     let (outbox, outgoing) = mpsc::unbounded_channel();
     let role = Role { current: parent.is_none(), alone: parent.is_none() };
     let shared = Arc::new(AgentState::new(outbox, role, channel));
+    shared.state().set_oldest(oldest);
     let (updates, queue) = mpsc::channel(QUEUE);
     let (state, connection) = watch::channel(Connection::Away { attempts: 0, reason: None });
     let (renewed, term) = watch::channel(None);
@@ -254,6 +258,12 @@ impl Agent {
     /// sees each change.
     pub fn machines(&self) -> watch::Receiver<Vec<IpAddr>> {
         self.0.shared.machines.subscribe()
+    }
+
+    /// The last pods of the node that the control plane does not have in the mesh. The receiver sees
+    /// each change.
+    pub fn unenrolled(&self) -> watch::Receiver<VecDeque<PodUid>> {
+        self.0.shared.unenrolled.subscribe()
     }
 
     /// Changes when the control plane revokes memberships. By then the certificate store refuses

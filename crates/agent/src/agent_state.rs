@@ -2,12 +2,17 @@
 
 use crate::node_state::NodeState;
 use leno_identity::SvidStore;
-use leno_wire::{messages, v1};
+use leno_model::PodUid;
+use leno_wire::{messages, pod_fault, v1};
+use std::collections::VecDeque;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc, watch};
 use tonic::transport::Channel;
+
+/// Stored pods that are not in the mesh. A pod is asked for soon after it was scheduled.
+const MAX_UNENROLLED: usize = 1024;
 
 /// State of one node's connection to the control plane.
 pub(crate) struct AgentState {
@@ -21,6 +26,8 @@ pub(crate) struct AgentState {
     pub machines: watch::Sender<Vec<IpAddr>>,
     /// Changes when the control plane revokes memberships.
     pub revocations: watch::Sender<()>,
+    /// The last pods of the node that are not in the mesh, oldest first.
+    pub unenrolled: watch::Sender<VecDeque<PodUid>>,
 }
 
 /// The role of this process during a hot restart of its node.
@@ -40,8 +47,9 @@ pub(crate) struct Outgoing {
 
 impl AgentState {
     pub(crate) fn new(outbox: mpsc::UnboundedSender<Outgoing>, role: Role, channel: Channel) -> Self {
-        let (state, renewals, machines, revocations) = Default::default();
-        Self { state, outbox, channel: Mutex::new(channel), renewals, role: Mutex::new(role), machines, revocations }
+        let (state, renewals, machines, revocations, unenrolled) = Default::default();
+        let (channel, role) = (Mutex::new(channel), Mutex::new(role));
+        Self { state, outbox, channel, renewals, role, machines, revocations, unenrolled }
     }
 
     /// The lock is held only briefly. Nothing panics while holding it, so poisoning is ignored.
@@ -75,6 +83,15 @@ impl AgentState {
         svids.set_revoked(messages::memberships(&sent));
         self.revocations.send_replace(());
         self.state().revoked(sent);
+    }
+
+    /// Stores pods that are not in the mesh.
+    pub(crate) fn unenrolled(&self, sent: v1::UnenrolledPods) {
+        self.unenrolled.send_modify(|pods| {
+            pods.extend(pod_fault::unenrolled_pods(sent));
+            let surplus = pods.len().saturating_sub(MAX_UNENROLLED);
+            pods.drain(..surplus);
+        });
     }
 
     /// Wakes the renewal of certificates.

@@ -46,16 +46,28 @@ pub(crate) struct NodeState {
     listener_faults: Vec<ListenerFault>,
     /// The pods that the node does not capture.
     pod_faults: PodFaults,
+    /// The versions of the protocol that the node can use.
+    protocols: v1::Protocols,
     /// The version of the protocol on the present stream; 0: there is no stream, or no welcome yet.
     protocol: u32,
 }
 
 impl NodeState {
+    /// Sets the oldest version of the protocol that the node can use.
+    pub(crate) fn set_oldest(&mut self, oldest: u32) {
+        self.protocols = v1::Protocols { oldest, ..leno_wire::protocols() };
+    }
+
+    /// Whether the node can use a version of the protocol.
+    pub(crate) fn may_speak(&self, protocol: u32) -> bool {
+        (self.protocols.oldest..=self.protocols.newest).contains(&protocol)
+    }
+
     pub(crate) fn hello(&self, inbound: Option<SocketAddr>) -> v1::FromNode {
         let reports = self.instances.iter().map(|(function, instances)| messages::report(function, instances));
         from_node(Message::Hello(v1::Hello {
             release: RELEASE.to_owned(),
-            protocols: Some(leno_wire::protocols()),
+            protocols: Some(self.protocols),
             subscribe: self.subscribed.iter().map(Into::into).collect(),
             // Each stream delivers shares anew, because a term may have ended meanwhile. Control
             // planes of older releases know of no stored secrets and certificates.

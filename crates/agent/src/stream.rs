@@ -14,9 +14,7 @@ use leno_identity::{AuthorityKeyId, Membership};
 use leno_wire::v1::discovery_client::DiscoveryClient;
 use leno_wire::v1::from_node;
 use leno_wire::v1::to_node::Message;
-use leno_wire::{
-    BadPayload, Content, MAX_MESSAGE, PROTOCOLS, Question, RELEASE, Resource, Subject, TERM, Version, messages, v1,
-};
+use leno_wire::{BadPayload, Content, MAX_MESSAGE, Question, RELEASE, Resource, Subject, TERM, Version, messages, v1};
 use prost::Message as _;
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -367,7 +365,7 @@ impl Session {
                 }
                 message = from_control.message(), if read.len() < READ_AHEAD => {
                     match message.map(|message| message.and_then(|message| message.message)) {
-                        Ok(Some(Message::Welcome(sent))) if welcome.is_none() && PROTOCOLS.contains(&sent.protocol) => {
+                        Ok(Some(Message::Welcome(sent))) if welcome.is_none() && self.shared.state().may_speak(sent.protocol) => {
                             let says = self.shared.state().speaks(sent.protocol);
                             says.for_each(|message| self.shared.send(Some(number), message));
                             *lived = true;
@@ -389,6 +387,7 @@ impl Session {
                             self.signs(sent);
                         }
                         Ok(Some(Message::Machines(sent))) => self.shared.located(sent),
+                        Ok(Some(Message::Unenrolled(sent))) => self.shared.unenrolled(sent),
                         Ok(Some(Message::Revoked(sent))) => self.shared.revoked(sent, self.membership.svids()),
                         Ok(Some(Message::Prove(sent))) => self.prove(number, sent.sequence),
                         Ok(Some(Message::Question(question))) => self.ask(number, question),

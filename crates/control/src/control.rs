@@ -8,7 +8,7 @@ mod publishing;
 mod reruns;
 mod state_export;
 
-pub use authority::{AuthorityStatus, RootStatus, RotateError};
+pub use authority::{AuthorityStatus, RootStatus, RotateError, RotationPeers, RotationProgress};
 pub(crate) use nodes::JoinProof;
 pub use publishing::{PublishError, PublishSummary};
 pub use reruns::RerunError;
@@ -72,6 +72,8 @@ struct Inner {
     /// Whether nodes have been notified of `trust`.
     trust_in_force: AtomicBool,
     trust_domain: TrustDomain,
+    /// The other control planes, during a rotation.
+    rotation_peers: Mutex<RotationPeers>,
     asking: Questions,
     /// The control plane's own certificate, for its listener.
     svids: Arc<SvidStore>,
@@ -198,6 +200,7 @@ impl Control {
             trust: Mutex::new(trust),
             trust_in_force: AtomicBool::new(true),
             trust_domain,
+            rotation_peers: Mutex::default(),
             store,
             rollouts: Arc::default(),
             options,

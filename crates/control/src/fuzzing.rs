@@ -107,6 +107,10 @@ pub fn to_node(bytes: &[u8]) {
             let memberships = messages::memberships(&sent);
             return assert_eq!(messages::memberships(&messages::revoked(memberships.clone())), memberships);
         }
+        Some(to_node::Message::Unenrolled(sent)) => {
+            let pods = pod_fault::unenrolled_pods(sent);
+            return assert_eq!(pod_fault::unenrolled_pods(pod_fault::unenrolled(&pods)), pods);
+        }
         Some(
             to_node::Message::Welcome(_)
             | to_node::Message::Renewed(_)

@@ -47,7 +47,7 @@ pub use admission::{Admission, AdmitError, CapacityLimits, Cordon, TokenGrant};
 pub use asking::AskError;
 pub use control::{
     AuthorityStatus, Control, ImportError, Options, PublishError, PublishSummary, RerunError, RootStatus, RotateError,
-    StartError,
+    RotationPeers, RotationProgress, StartError,
 };
 pub use definitions::{Definitions, Secrets};
 pub use error::DefinitionsError;
@@ -58,8 +58,8 @@ pub use places::{OpenRequest, Place, Places, Requests, source};
 pub use rotation::{Phase, RotationOutcome};
 pub use server::ServeError;
 pub use status::{
-    AbsenceStatus, Certificates, Counters, FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity, NodeChange,
-    NodeEvent, NodeStatus, PlacementEvent, RejectedVersion, RevisionStatus, RolloutEvent, Status,
+    AbsenceStatus, Certificates, Counters, DeliveryState, FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity,
+    NodeChange, NodeEvent, NodeStatus, PlacementEvent, RejectedVersion, RevisionStatus, RolloutEvent, Status,
 };
 pub use store::{
     Backend, Commit, Entry, Etcd, EtcdOptions, Limits, Listing, Redb, Store, StoreError, Term, Transaction, Watch,

@@ -65,6 +65,19 @@ pub struct PlacementEvent {
     pub load: Option<String>,
 }
 
+/// The state of the deliveries to a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeliveryState {
+    /// It is not connected.
+    Disconnected,
+    /// It has refused a version that is still the newest, for this reason.
+    Rejected(String),
+    /// It has confirmed everything.
+    Confirmed,
+    /// It has something to confirm.
+    UnderWay,
+}
+
 /// A node joined the mesh, went away, came back, or was removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeEvent {

@@ -160,6 +160,18 @@ impl Trust {
         Ok(changed)
     }
 
+    /// The same with these roots beside that of the authority; `None`: a rotation is under way, or
+    /// they are trusted already.
+    pub(crate) fn with_roots(&self, others: &[&TrustBundle]) -> Result<Option<Self>, TrustError> {
+        let Some(signs) = find(&self.authorities, &self.remembered.key) else { return Ok(None) };
+        let mut bundle = signs.bundle().clone();
+        for other in others {
+            bundle = bundle.merge(other)?;
+        }
+        let is_same = self.remembered.rotation.is_some() || bundle == *self.bundle;
+        Ok((!is_same).then(|| Self { bundle: Arc::new(bundle), ..self.clone() }))
+    }
+
     /// The authority that signs for nodes and functions.
     pub(crate) fn signer(&self) -> Result<Arc<Authority>, UnknownAuthority> {
         let key = self.remembered.rotation.as_ref().map_or(&self.remembered.key[..], Rotation::signs);

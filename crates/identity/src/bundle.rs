@@ -117,8 +117,7 @@ impl TrustBundle {
 
     /// The roots of a PEM text. The first one names the trust domain, by its own SPIFFE ID.
     pub fn from_pem(text: &[u8]) -> Result<Self, BundleError> {
-        let roots: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
-        let roots = roots.map_err(|error| BundleError::Pem(error.to_string()))?;
+        let roots = certificates(text)?;
         let first = roots.first().ok_or_else(|| BundleError::Pem("it has no certificate".to_owned()))?;
         let (_, parsed) = X509Certificate::from_der(first).map_err(|_| BundleError::Malformed { index: 0 })?;
         let names = parsed.subject_alternative_name().map_err(|_| BundleError::Malformed { index: 0 })?;
@@ -129,6 +128,11 @@ impl TrustBundle {
         });
         let trust_domain = own.ok_or(BundleError::Nameless)?.parse()?;
         Self::new(&trust_domain, roots)
+    }
+
+    /// The roots of a PEM text, for a trust domain.
+    pub fn from_pem_of(trust_domain: &TrustDomain, text: &[u8]) -> Result<Self, BundleError> {
+        Self::new(trust_domain, certificates(text)?)
     }
 
     /// The roots in PEM, as [`TrustBundle::from_pem`] reads them.
@@ -218,4 +222,8 @@ impl fmt::Debug for TrustBundle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TrustBundle({}, {} roots)", self.trust_domain, self.roots.len())
     }
+}
+fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, BundleError> {
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+    certificates.map_err(|error| BundleError::Pem(error.to_string()))
 }

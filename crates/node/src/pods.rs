@@ -24,14 +24,14 @@ use leno_cni::protocol::SOCKET;
 use leno_model::{FunctionId, InstanceState, Pod, PodMode, PodRefusal, PodUid};
 use leno_proxy::{Interceptor, Node};
 use leno_wire::Instance;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use task::{PodTask, Status};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 /// The parts of the machine that a node with pods uses.
 pub struct PodOptions {
@@ -68,6 +68,8 @@ struct Inner {
     table: Mutex<Table>,
     /// Rises with each delivery of pods.
     delivered: watch::Sender<u64>,
+    /// Pods that the control plane does not have in the mesh.
+    unenrolled: watch::Receiver<VecDeque<PodUid>>,
     /// Whether all pods of the node were delivered.
     complete: watch::Sender<bool>,
     /// Whether this process owns the node.
@@ -139,13 +141,13 @@ impl Pods {
     /// Begins to capture pods, and to answer the CNI plug-in, once this process owns the node.
     pub(crate) fn start(
         options: PodOptions,
-        report: FaultReport,
+        sources: (FaultReport, watch::Receiver<VecDeque<PodUid>>),
         node: &Arc<Node>,
         interceptor: Interceptor,
         mut owner: watch::Receiver<bool>,
     ) -> Self {
         let PodOptions { capture, socket, enforced } = options;
-        let pods = Self::new((capture, report), &enforced, node, interceptor, owner.clone());
+        let pods = Self::new((capture, sources), &enforced, node, interceptor, owner.clone());
         let (asked, mut complete) = (pods.clone(), pods.inner.complete.subscribe());
         tokio::spawn(async move {
             if owner.wait_for(|owner| *owner).await.is_err() {
@@ -169,7 +171,7 @@ impl Pods {
     }
 
     fn new(
-        (capture, report): (Arc<dyn Capture>, FaultReport),
+        (capture, (report, unenrolled)): (Arc<dyn Capture>, (FaultReport, watch::Receiver<VecDeque<PodUid>>)),
         enforced: &Path,
         node: &Arc<Node>,
         interceptor: Interceptor,
@@ -182,6 +184,7 @@ impl Pods {
             interceptor,
             table: Mutex::default(),
             delivered: watch::Sender::new(0),
+            unenrolled,
             complete: watch::Sender::new(false),
             owner,
             changes: watch::Sender::new(0),
@@ -263,6 +266,8 @@ impl Pods {
     /// Captures a pod at the request of the CNI plug-in, before its first program starts.
     async fn add(&self, pod: &PodName, network: PathBuf, addresses: Vec<IpAddr>) -> Verdict {
         let mut delivered = self.inner.delivered.subscribe();
+        let mut unenrolled = self.inner.unenrolled.clone();
+        let is_unenrolled = |pods: &VecDeque<PodUid>| pod.uid.as_ref().is_some_and(|uid| pods.contains(uid));
         let wait = if self.has_pods_in(&pod.namespace) { DELIVERY } else { FIRST_DELIVERY };
         let until = Instant::now() + wait;
         let place = Place::Path(network, addresses);
@@ -271,8 +276,11 @@ impl Pods {
             if let Some(asked) = self.ask(pod, &place) {
                 break asked;
             }
-            if timeout_at(until, delivered.changed()).await.is_err() {
-                return self.unknown(&pod.namespace, wait);
+            tokio::select! {
+                // The error: the node has ended.
+                _ = delivered.changed() => {}
+                Ok(_) = unenrolled.wait_for(is_unenrolled) => return Verdict::NotEnrolled,
+                () = sleep_until(until) => return self.unknown(&pod.namespace, wait),
             }
         };
         let (uid, mode, mut status, number) = asked;

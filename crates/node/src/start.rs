@@ -177,7 +177,9 @@ pub async fn start(
 
     let inbound = advertised(addresses.inbound, join.advertised);
     let Join { control, membership, rejoin, .. } = join;
-    let options = Options { control, membership, inbound, backoff: BACKOFF, rejoin };
+    // A control plane without pods would end the capture of all.
+    let oldest = if join.pods.is_some() { leno_wire::PODS } else { 1 };
+    let options = Options { control, membership, inbound, backoff: BACKOFF, rejoin, oldest };
     let (agent, updates) = leno_agent::join_after(options, parent)?;
     if hot_restart.is_some() {
         // It is set once.
@@ -189,8 +191,10 @@ pub async fn start(
     let (jobs, jobs_may_start) = watch::channel(hot_restart.is_none());
     let reporting = agent.clone();
     let report: FaultReport = Box::new(move |uid, fault| reporting.report_pod(uid, fault));
-    let pods =
-        join.pods.map(|options| Pods::start(options, report, &node, proxy.interceptor.clone(), jobs_may_start.clone()));
+    let pods = join.pods.map(|options| {
+        let sources = (report, agent.unenrolled());
+        Pods::start(options, sources, &node, proxy.interceptor.clone(), jobs_may_start.clone())
+    });
     let (wanted, wanted_by) = watch::channel(own.clone());
     let (applied, is_applied) = watch::channel(false);
     let identities = Identities::new(agent.clone(), svids.clone());

@@ -1,4 +1,4 @@
-//! Pods that their node does not capture, as it reports them.
+//! Pods that a node does not capture: those that it reports, and those that are not in the mesh.
 
 use crate::messages::MAX_REASON;
 use crate::v1;
@@ -21,6 +21,16 @@ pub fn to_wire(faults: &PodFaults) -> v1::PodFaults {
 pub fn from_wire(sent: v1::PodFaults) -> PodFaults {
     let fault = |sent: v1::PodFault| Some((sent.uid.parse().ok()?, cut(sent.reason)));
     sent.faults.into_iter().take(MAX_POD_FAULTS).filter_map(fault).collect()
+}
+
+/// Encodes pods that are not in the mesh.
+pub fn unenrolled(pods: &[PodUid]) -> v1::UnenrolledPods {
+    v1::UnenrolledPods { uids: pods.iter().map(ToString::to_string).collect() }
+}
+
+/// Decodes pods that are not in the mesh. Texts that are not a UID are left out.
+pub fn unenrolled_pods(sent: v1::UnenrolledPods) -> Vec<PodUid> {
+    sent.uids.into_iter().filter_map(|uid| uid.parse().ok()).collect()
 }
 
 fn cut(mut reason: String) -> String {

@@ -118,6 +118,7 @@ async fn node(plane: &Plane, number: usize, address: SocketAddr, tally: &Arc<Tal
         inbound: Some(SocketAddr::from(([127, 0, 0, 1], 10_000 + number as u16))),
         backoff: BACKOFF,
         rejoin: None,
+        oldest: 1,
     })?;
     agent.subscribe([Subject::Mesh, Subject::Bundle, Subject::Hosted]);
     tokio::spawn(accept(updates, tally.clone()));

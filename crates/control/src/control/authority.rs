@@ -1,9 +1,11 @@
 //! The authority of the mesh: the signing keys, and their replacement while the mesh runs.
 
 use super::{Control, NO_MEMBER, certify};
-use crate::rotation::{AuthorityRecord, Phase, Rotation, RotationOutcome, Step};
+use crate::rotation::{AuthorityRecord, NodeProgress, Phase, Rotation, RotationOutcome, Step};
 use crate::trust::{Trust, TrustError, hex, root_of};
-use leno_identity::{Authority, Holder, RootPin, TrustBundle, UnixTime, chain_late_at, expires_in_words, not_after};
+use leno_identity::{
+    Authority, AuthorityKeyId, Holder, RootPin, TrustBundle, UnixTime, chain_late_at, expires_in_words, not_after,
+};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -68,7 +70,62 @@ pub struct RootStatus {
     pub signs: bool,
 }
 
+/// The other control planes of the mesh. Each has its own nodes, and they rotate together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RotationPeers {
+    /// The nodes that are connected to them. They wait for these.
+    pub nodes: BTreeSet<String>,
+    /// Those that have yet to finish the phase, and why. The rotation waits for them.
+    pub waiting: BTreeMap<String, String>,
+}
+
+/// The part of a rotation that a control plane has behind it with its own nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RotationProgress {
+    /// Key identifier of the authority that signs in the end.
+    pub aim: String,
+    /// The nodes trust certificates of this authority.
+    pub is_trusted: bool,
+    /// The nodes have certificates of this authority only.
+    pub has_renewed: bool,
+}
+
 impl Control {
+    /// Notes the state of the other control planes. Call it before [`Control::rotate`] too.
+    pub fn set_rotation_peers(&self, peers: RotationPeers) {
+        *self.0.rotation_peers.lock().unwrap_or_else(PoisonError::into_inner) = peers;
+    }
+
+    /// The progress of a rotation with this control plane's nodes. Without a rotation, all is done.
+    pub fn rotation_progress(&self) -> RotationProgress {
+        let (nodes, lifetime) = self.seen();
+        let record = self.trust().remembered().clone();
+        let Some(rotation) = &record.rotation else {
+            // With a further root, certificates of another control plane may be under it.
+            let is_of_key = |issuer: &AuthorityKeyId| issuer.as_bytes() == record.key;
+            let renewed = |node: &NodeProgress| node.connected && node.issuers.iter().all(is_of_key);
+            let has_renewed = self.bundle().roots().count() == 1 || nodes.values().all(renewed);
+            return RotationProgress { aim: hex(&record.key), is_trusted: true, has_renewed };
+        };
+        let is_done = !matches!(rotation.step(&nodes, lifetime, now()), Step::Wait(_));
+        RotationProgress {
+            aim: hex(rotation.aim()),
+            is_trusted: rotation.phase != Phase::Trust || is_done,
+            has_renewed: rotation.phase == Phase::Withdraw || rotation.phase == Phase::Renew && is_done,
+        }
+    }
+
+    /// Trusts these roots beside that of the authority: nodes may have certificates under them, of
+    /// another control plane. During a rotation this changes nothing.
+    pub fn trust_also(&self, others: &[&TrustBundle]) -> Result<(), RotateError> {
+        let _store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let trust = self.trust().clone();
+        match trust.with_roots(others)? {
+            Some(changed) => self.put_trust_into_force(changed),
+            None => Ok(()),
+        }
+    }
+
     /// Begins to replace the authority by `candidate`, or with `drill` only tries whether all nodes
     /// would accept that. Does not wait for the nodes in `without`. Blocks on the store.
     pub fn rotate(&self, candidate: Authority, drill: bool, without: BTreeSet<String>) -> Result<(), RotateError> {
@@ -153,7 +210,7 @@ impl Control {
         let remembered = trust.remembered();
         let Some(rotation) = &remembered.rotation else { return Ok(()) };
         let (nodes, lifetime) = self.seen();
-        let next = match rotation.step(&nodes, lifetime, now()) {
+        let next = match self.step(rotation, &nodes, lifetime) {
             Step::Wait(_) => {
                 if rotation.phase == Phase::Trust {
                     self.state().ask_for_proofs(now());
@@ -201,10 +258,23 @@ impl Control {
         self.trust().remembered().rotation.is_some() || !self.0.trust_in_force.load(Ordering::Relaxed)
     }
 
+    /// The next step. Drills concern this control plane alone.
+    fn step(&self, rotation: &Rotation, nodes: &BTreeMap<String, NodeProgress>, lifetime: Duration) -> Step {
+        let RotationPeers { waiting, .. } =
+            self.0.rotation_peers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match rotation.step(nodes, lifetime, now()) {
+            Step::Next(_) if !waiting.is_empty() && !rotation.drill => Step::Wait(waiting),
+            step => step,
+        }
+    }
+
     /// The state of nodes, and the longest lifetime of a certificate.
-    fn seen(&self) -> (BTreeMap<String, crate::rotation::NodeProgress>, Duration) {
+    fn seen(&self) -> (BTreeMap<String, NodeProgress>, Duration) {
+        let elsewhere = self.0.rotation_peers.lock().unwrap_or_else(PoisonError::into_inner).nodes.clone();
         let mut state = self.state();
-        (state.seen(now()), state.svid_lifetime().max(super::NODE_LIFETIME))
+        let mut nodes = state.seen(now());
+        nodes.retain(|name, node| node.connected || !elsewhere.contains(name));
+        (nodes, state.svid_lifetime().max(super::NODE_LIFETIME))
     }
 
     /// The present authority and its rotation.
@@ -213,7 +283,7 @@ impl Control {
         let trust = self.trust();
         let (remembered, signer) = (trust.remembered(), trust.signer().ok());
         let rotation = remembered.rotation.as_ref();
-        let waiting = rotation.map(|rotation| rotation.step(&nodes, lifetime, now()));
+        let waiting = rotation.map(|rotation| self.step(rotation, &nodes, lifetime));
         let waiting = if let Some(Step::Wait(waiting)) = waiting { waiting } else { BTreeMap::new() };
         let signs_under = signer.as_deref().map(|authority| root_of(authority).to_vec()).unwrap_or_default();
         let root = |root: &leno_identity::CertificateDer<'static>| RootStatus {
@@ -241,7 +311,7 @@ impl Control {
 
     /// Key identifiers of the authorities whose keys are needed: of the signing one, and of both
     /// during a rotation.
-    pub fn authorities(&self) -> Vec<leno_identity::AuthorityKeyId> {
+    pub fn authorities(&self) -> Vec<AuthorityKeyId> {
         self.trust().authorities().iter().map(|authority| authority.key_id().clone()).collect()
     }
 

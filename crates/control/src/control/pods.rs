@@ -2,6 +2,7 @@
 
 use super::Control;
 use crate::state::State;
+use crate::status::DeliveryState;
 use leno_model::{FunctionId, Pod, PodUid};
 use leno_wire::Content;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,12 +14,26 @@ impl Control {
         self.state().pod_hosts()
     }
 
+    /// The state of the deliveries to each node that has joined.
+    pub fn deliveries(&self) -> Vec<(Arc<str>, DeliveryState)> {
+        self.state().deliveries()
+    }
+
     /// Replaces the namespaces whose pods enforce their policies. Nodes with pods remember them, so that
     /// pods of these do not start while their agent is away. Call it before [`Control::serve`] too.
     pub fn set_enforced_namespaces(&self, names: &BTreeSet<String>) {
         match Content::new(names) {
             Ok(names) => self.state().set_enforced_namespaces(names),
             Err(error) => tracing::error!(%error, "the enforced namespaces cannot be encoded"),
+        }
+    }
+
+    /// Notifies nodes of pods that are not in the mesh and have yet to start, each with the name of its
+    /// node: otherwise the node would wait whether they are. Disconnected nodes get no notice.
+    pub fn notify_unenrolled(&self, pods: &[(String, PodUid)]) {
+        if !pods.is_empty() {
+            let mut state = self.state();
+            pods.iter().for_each(|(node, uid)| state.unenrolled_pod(node, uid));
         }
     }
 

@@ -37,8 +37,14 @@ async fn nodes_are_served_while_a_change_takes_long() {
     let address = listener.local_addr().unwrap().to_string();
     let serving = control.clone();
     tokio::spawn(async move { serving.serve(listener, std::future::pending()).await });
-    let options =
-        leno_agent::Options { control: vec![address], membership, inbound: None, backoff: BACKOFF, rejoin: None };
+    let options = leno_agent::Options {
+        control: vec![address],
+        membership,
+        inbound: None,
+        backoff: BACKOFF,
+        rejoin: None,
+        oldest: 1,
+    };
     let (agent, _updates) = join(options).unwrap();
     let mut connection = agent.connection();
     let connected = connection.wait_for(|connection| *connection == Connection::Connected);

@@ -122,6 +122,8 @@ fn golden_messages_are_read_and_written_as_they_were() {
     to_node("machines", to_node::Message::Machines(machines));
     let revoked = messages::revoked([[7; 8], [9; 8]].map(MembershipMark));
     to_node("revoked", to_node::Message::Revoked(revoked));
+    let unenrolled = pod_fault::unenrolled(&[super::pods::pods()[0].uid.clone()]);
+    to_node("unenrolled-pods", to_node::Message::Unenrolled(unenrolled));
     to_node("prove", to_node::Message::Prove(v1::Prove { sequence: 4 }));
 
     let welcome = v1::Welcome { protocol: 1, release: "0.0.9".to_owned() };

@@ -2,9 +2,10 @@
 
 use super::State;
 use super::effect::Effect;
-use super::node::ready;
+use super::node::{Node, ready};
 use super::session::PendingDelta;
 use crate::definitions::EgressPolicy;
+use crate::status::DeliveryState;
 use leno_model::FunctionId;
 use leno_wire::{Content, Endpoint, MAX_REASON, Subject, Version, messages, v1};
 use prost::Message;
@@ -74,6 +75,20 @@ impl State {
     pub(crate) fn is_up_to_date(&self, name: &str) -> bool {
         let session = self.nodes.all.get(name).and_then(|node| node.session.as_ref());
         session.is_some_and(|session| session.pending.is_empty() && session.unanswered.is_empty())
+    }
+
+    /// The deliveries to each node.
+    pub(crate) fn deliveries(&self) -> Vec<(Arc<str>, DeliveryState)> {
+        let of = |(name, node): (&Arc<str>, &Node)| {
+            let state = match node.rejected.values().next() {
+                _ if node.session.is_none() => DeliveryState::Disconnected,
+                Some((_, reason)) => DeliveryState::Rejected(reason.clone()),
+                None if self.is_up_to_date(name) => DeliveryState::Confirmed,
+                None => DeliveryState::UnderWay,
+            };
+            (name.clone(), state)
+        };
+        self.nodes.all.iter().map(of).collect()
     }
 
     /// Applies a node's answer to a delta.

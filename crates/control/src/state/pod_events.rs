@@ -44,6 +44,14 @@ impl State {
         self.want_pod(&pod.node, uid, false);
     }
 
+    /// Notifies the connected node of a pod that is not in the mesh.
+    pub(crate) fn unenrolled_pod(&mut self, node: &str, uid: &PodUid) {
+        let Some(name) = self.nodes.name(node).filter(|name| self.nodes.gets_pods(name)) else { return };
+        if let Some(session) = self.nodes.all.get_mut(&name).and_then(|node| node.session.as_mut()) {
+            session.notify_unenrolled(uid);
+        }
+    }
+
     /// Replaces the namespaces whose pods enforce their policies.
     pub(crate) fn set_enforced_namespaces(&mut self, names: Content) {
         if self.hosting.pods.enforced.as_ref() != Some(&names) {

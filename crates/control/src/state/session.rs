@@ -1,7 +1,7 @@
 //! The stream of a connected node.
 
 use bytes::Bytes;
-use leno_model::FunctionId;
+use leno_model::{FunctionId, PodUid};
 use leno_wire::v1::to_node;
 use leno_wire::{Subject, Version, v1};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -9,6 +9,9 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
+
+/// Most pods in a notice that they are not in the mesh. A node has some hundred pods.
+const MAX_UNENROLLED: usize = 1024;
 
 pub(super) struct Session {
     pub number: u64,
@@ -71,6 +74,7 @@ impl Session {
         let since = match message {
             to_node::Message::Machines(_) => leno_wire::MACHINES,
             to_node::Message::Revoked(_) => leno_wire::REVOKED,
+            to_node::Message::Unenrolled(_) => leno_wire::PODS,
             _ => leno_wire::AUTHORITIES,
         };
         if self.protocol < since {
@@ -80,6 +84,19 @@ impl Session {
         self.notices.push_back(message);
         self.wake.notify_one();
         true
+    }
+
+    /// Notifies the node of a pod that is not in the mesh. Unsent notices are joined.
+    pub(super) fn notify_unenrolled(&mut self, pod: &PodUid) {
+        let mut uids = match self.notices.iter_mut().find_map(|notice| match notice {
+            to_node::Message::Unenrolled(pods) => Some(mem::take(&mut pods.uids)),
+            _ => None,
+        }) {
+            Some(uids) if uids.len() < MAX_UNENROLLED => uids,
+            _ => Vec::new(),
+        };
+        uids.push(pod.to_string());
+        self.notify(to_node::Message::Unenrolled(v1::UnenrolledPods { uids }));
     }
 
     pub(super) fn next_notice(&mut self) -> Option<to_node::Message> {

@@ -415,6 +415,7 @@ async fn an_address_that_the_certificate_does_not_confirm_is_refused() {
         inbound: Some("10.9.8.7:15006".parse().unwrap()),
         backoff: BACKOFF,
         rejoin: None,
+        oldest: 1,
     };
     let (agent, _updates) = leno_agent::join(options).unwrap();
     let reason = away(&agent).await;
@@ -430,9 +431,15 @@ async fn a_control_plane_that_is_away_is_left_for_another() {
     let options = JoinOptions { control: addresses.clone(), ..joins(&served, &token(&control, None), "one") };
     let member: Membership = patient(enrol(&options, BACKOFF)).await.unwrap();
     let inbound = Some("127.0.0.1:1".parse().unwrap());
-    let (agent, _updates) =
-        leno_agent::join(Options { control: addresses, membership: member, inbound, backoff: BACKOFF, rejoin: None })
-            .unwrap();
+    let (agent, _updates) = leno_agent::join(Options {
+        control: addresses,
+        membership: member,
+        inbound,
+        backoff: BACKOFF,
+        rejoin: None,
+        oldest: 1,
+    })
+    .unwrap();
     connected(&agent).await;
     agent.report(&function(FRONTEND), instances(1));
     eventually_async("the reports to arrive", || control.counters("one").is_some_and(|counters| counters.reports == 1))

@@ -175,6 +175,7 @@ fn join_at(
         inbound: None,
         backoff: leno_agent::BACKOFF,
         rejoin: None,
+        oldest: 1,
     };
     leno_agent::join(options).unwrap()
 }

@@ -106,6 +106,7 @@ impl Cluster {
             inbound: None,
             backoff,
             rejoin: Some(join),
+            oldest: 1,
         };
         let (agent, mut updates) = leno_agent::join(options).unwrap();
         agent.subscribe([Subject::Mesh, Subject::Hosted]);

@@ -67,9 +67,13 @@ impl Later {
         Self { address, member, nodes }
     }
 
+    async fn conversation(&mut self) -> Conversation {
+        patient(self.nodes.recv()).await.unwrap()
+    }
+
     /// The next stream, after its hello.
     async fn node(&mut self) -> Conversation {
-        let mut conversation = patient(self.nodes.recv()).await.unwrap();
+        let mut conversation = self.conversation().await;
         assert!(matches!(conversation.next().await, from_node::Message::Hello(_)));
         conversation
     }
@@ -185,6 +189,32 @@ async fn a_node_refuses_what_a_later_release_uses_and_keeps_what_it_has() {
     node.config(3, golden()).await;
     next(&mut updates).await.accept();
     assert_eq!(node.ack().await, v1::Ack { nonce: 3, rejected: vec![] });
+}
+
+#[tokio::test]
+async fn a_node_with_pods_keeps_what_it_has_beside_a_control_plane_without() {
+    let mut control = Later::start().await;
+    let options = leno_agent::Options { oldest: leno_wire::PODS, ..options_at(control.address, &control.member, 7) };
+    let (agent, mut updates) = leno_agent::join(options).unwrap();
+    let mut node = control.conversation().await;
+    let from_node::Message::Hello(hello) = node.next().await else { panic!("no hello") };
+    // A control plane of the release before refuses it, and names the versions of both.
+    assert_eq!(hello.protocols.unwrap().oldest, leno_wire::PODS);
+    node.welcome(leno_wire::PODS).await;
+    node.config(1, golden()).await;
+    next(&mut updates).await.accept();
+    node.ack().await;
+    let before = held(&agent);
+    assert!(before.is_some());
+    drop(node);
+    let node = control.node().await;
+    node.welcome(leno_wire::PODS - 1).await;
+    let wanted = format!("wants to speak version {} of the protocol", leno_wire::PODS - 1);
+    let mut connection = agent.connection();
+    let is_refused = |connection: &leno_agent::Connection| format!("{connection:?}").contains(&wanted);
+    patient(connection.wait_for(is_refused)).await.unwrap();
+    assert!(updates.try_recv().is_err());
+    assert_eq!(held(&agent), before);
 }
 
 #[tokio::test]

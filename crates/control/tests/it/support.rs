@@ -135,14 +135,18 @@ pub(crate) fn node(served: &TestServer, membership: &Membership, port: u16) -> (
 }
 
 pub(crate) fn join_at(control: SocketAddr, membership: &Membership, port: u16) -> (Agent, Updates) {
-    join(leno_agent::Options {
+    join(options_at(control, membership, port)).unwrap()
+}
+
+pub(crate) fn options_at(control: SocketAddr, membership: &Membership, port: u16) -> leno_agent::Options {
+    leno_agent::Options {
         control: vec![control.to_string()],
         membership: membership.clone(),
         inbound: Some(SocketAddr::from(([127, 0, 0, 1], port))),
         backoff: BACKOFF.with_min_delay(Duration::from_millis(5)).with_max_delay(Duration::from_millis(50)),
         rejoin: None,
-    })
-    .unwrap()
+        oldest: 1,
+    }
 }
 
 pub(crate) async fn connected(agent: &Agent) {

@@ -24,6 +24,7 @@ const TRUST_DOMAIN: &str = "test.example";
 pub(super) struct TestNode {
     pub pods: Pods,
     pub owner: watch::Sender<bool>,
+    pub unenrolled: watch::Sender<VecDeque<PodUid>>,
     /// The reported faults.
     faults: Arc<Mutex<BTreeMap<PodUid, String>>>,
     _handle: Handle,
@@ -69,8 +70,10 @@ impl TestNode {
                 None => drop(faults.remove(uid)),
             }
         });
-        let pods = Pods::start(options, report, &node, handle.interceptor.clone(), owned);
-        Self { pods, owner, faults, _handle: handle, folder }
+        let (unenrolled, sources) = watch::channel(VecDeque::new());
+        let sources = (report, sources);
+        let pods = Pods::start(options, sources, &node, handle.interceptor.clone(), owned);
+        Self { pods, owner, unenrolled, faults, _handle: handle, folder }
     }
 
     /// Asks as the CNI plug-in does.
@@ -318,6 +321,12 @@ async fn the_plug_in_waits_for_the_control_plane_and_the_capture() {
     node.pods.set_enforced(["bank".to_owned()].into());
     let reason = "namespace bank is enforced, and the control plane has not delivered the pod within 500ms";
     assert_eq!(node.ask(CniCommand::Add, &vault, Some(path)).await, refused(reason));
+    // The control plane says that it is not in the mesh.
+    let (answer, ()) = tokio::join!(node.ask(CniCommand::Add, &vault, Some(path)), async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        node.unenrolled.send_modify(|pods| pods.push_back(vault.uid.clone()));
+    });
+    assert_eq!(answer, CniResponse::NotEnrolled);
     let no_network = node.ask(CniCommand::Add, &other, None).await;
     assert_eq!(no_network, refused("the runtime names no network namespace (CNI_NETNS)"));
 }
