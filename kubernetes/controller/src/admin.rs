@@ -1,5 +1,6 @@
 //! Answers to probes and to Prometheus.
 
+use crate::listener::listen;
 use crate::publication::Counts;
 use crate::status::WriteCounts;
 use anyhow::{Context, Result};
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
@@ -40,7 +41,7 @@ impl Admin {
     /// # Errors
     /// The address cannot be used.
     pub(crate) async fn serve(self, address: SocketAddr) -> Result<()> {
-        let listener = TcpListener::bind(address).await;
+        let listener = listen(address).await;
         let listener = listener.with_context(|| format!("cannot listen on {address} (--admin)"))?;
         tracing::info!("health and metrics: http://{}", listener.local_addr()?);
         let (admin, permits) = (Arc::new(self), Arc::new(Semaphore::new(CONCURRENT)));

@@ -1,21 +1,26 @@
 //! The authority of the mesh, in a Secret in the form of cert-manager.
 
+use crate::status::{PeerReport, Peers};
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Client, Error};
-use leno_control::Control;
-use leno_identity::{Authority, AuthorityPem, TrustDomain};
+use leno_control::{Control, Phase, RotationPeers};
+use leno_identity::{Authority, AuthorityPem, TrustBundle, TrustDomain};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::block_in_place;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout};
 
 /// Pause before the Secret is looked at again: while there is none, and when there is one.
 const ABSENT: Duration = Duration::from_secs(1);
 const PRESENT: Duration = Duration::from_secs(30);
+/// How long a controller that begins waits for the others.
+const LONGEST_JOIN: Duration = Duration::from_secs(120);
+/// Timeout of a request.
+const REQUEST: Duration = Duration::from_secs(5);
 const KEYS: [&str; 3] = ["tls.crt", "tls.key", "ca.crt"];
 
 /// A Secret with an authority, and the ConfigMap of the same name with its roots, for agents.
@@ -33,6 +38,8 @@ enum SecretError {
     Api(#[from] Error),
     #[error("{0}")]
     Content(String),
+    #[error("no answer within {REQUEST:?}")]
+    Late,
 }
 
 impl AuthoritySecret {
@@ -60,7 +67,7 @@ impl AuthoritySecret {
 
     async fn attempt(&self, leads: bool) -> Result<Option<(Authority, AuthorityPem)>, SecretError> {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        if let Some(secret) = api.get_opt(&self.name).await? {
+        if let Some(secret) = within(api.get_opt(&self.name)).await? {
             return self.read(&secret).map(Some);
         }
         if !leads {
@@ -76,11 +83,11 @@ impl AuthoritySecret {
             data: Some(data),
             ..Secret::default()
         };
-        match api.create(&PostParams::default(), &secret).await {
+        match within(api.create(&PostParams::default(), &secret)).await {
             Ok(_) => tracing::info!("made the authority of {}", self.domain),
             // A controller that led before has made it meanwhile.
-            Err(Error::Api(status)) if status.code == 409 => return Ok(None),
-            Err(error) => return Err(error.into()),
+            Err(SecretError::Api(Error::Api(status))) if status.code == 409 => return Ok(None),
+            Err(error) => return Err(error),
         }
         self.read(&secret).map(Some)
     }
@@ -99,40 +106,29 @@ impl AuthoritySecret {
 
     /// Publishes the roots for agents while this controller leads, and changes to another authority
     /// when the Secret has one. Runs until it is dropped.
-    pub async fn follow(&self, control: &Control, mut present: AuthorityPem, mut leads: watch::Receiver<bool>) {
-        // Agents that join trust the present root and the one before it: some nodes change later.
-        let mut before = String::new();
-        let mut published = None;
+    ///
+    /// Controllers rotate together: none signs with another authority before the nodes of all trust
+    /// it, and none withdraws a root before the nodes of all have other certificates.
+    pub async fn follow(
+        &self,
+        control: &Control,
+        mut present: AuthorityPem,
+        peers: &Peers,
+        mut leads: watch::Receiver<bool>,
+    ) {
+        let mut published = String::new();
         loop {
-            let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-            match api.get_opt(&self.name).await.map_err(SecretError::from) {
-                Ok(Some(secret)) => match self.read(&secret) {
-                    Ok((_, found)) if found == present => {}
-                    Ok((authority, found)) => {
-                        match block_in_place(|| control.rotate(authority, false, BTreeSet::new())) {
-                            Ok(()) => {
-                                tracing::info!("the Secret has another authority: nodes change to it");
-                                before = std::mem::replace(&mut present, found).roots;
-                            }
-                            Err(error) => tracing::warn!(%error, "the authority in the Secret is not in force yet"),
-                        }
-                    }
-                    Err(error) => {
-                        tracing::error!(%error, "the authority in the Secret cannot be used; the present one stays")
-                    }
-                },
-                Ok(None) => tracing::error!("the Secret of the authority is gone; the present one stays in memory"),
-                Err(error) => tracing::warn!(%error, "the Secret of the authority cannot be read"),
-            }
-            let roots =
-                if before == present.roots { present.roots.clone() } else { format!("{}{before}", present.roots) };
-            if *leads.borrow() && published.as_ref() != Some(&roots) {
+            self.look(control, &mut present, peers).await;
+            let roots = control.bundle().to_pem();
+            if *leads.borrow() && published != roots {
                 match self.publish_roots(&roots).await {
-                    Ok(()) => published = Some(roots),
+                    Ok(()) => published = roots,
                     Err(error) => tracing::warn!(%error, "agents cannot read the roots of the mesh yet"),
                 }
             }
-            let pause = if published.is_none() && *leads.borrow() { ABSENT } else { PRESENT };
+            let is_settled = published == control.bundle().to_pem() || !*leads.borrow();
+            let changes = control.authority_status().phase.is_some() || control.bundle().roots().count() > 1;
+            let pause = if is_settled && !changes { PRESENT } else { ABSENT };
             tokio::select! {
                 () = sleep(pause) => {}
                 changed = leads.changed() => if changed.is_err() { return },
@@ -140,16 +136,103 @@ impl AuthoritySecret {
         }
     }
 
-    async fn publish_roots(&self, roots: &str) -> Result<(), Error> {
-        let api: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
+    /// Looks at the Secret and at the other controllers.
+    async fn look(&self, control: &Control, present: &mut AuthorityPem, peers: &Peers) {
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
+        match within(api.get_opt(&self.name)).await {
+            Ok(Some(secret)) => match self.read(&secret) {
+                Ok((_, found)) if found == *present => {}
+                Ok((authority, found)) => {
+                    // The next look knows the other controllers.
+                    let unknown = ("all".to_owned(), "the other controllers are not known yet".to_owned());
+                    let waiting = RotationPeers { waiting: [unknown].into(), ..RotationPeers::default() };
+                    control.set_rotation_peers(waiting);
+                    match block_in_place(|| control.rotate(authority, false, BTreeSet::new())) {
+                        Ok(()) => {
+                            tracing::info!("the Secret has another authority: nodes change to it");
+                            *present = found;
+                        }
+                        Err(error) => tracing::warn!(%error, "the authority in the Secret is not in force yet"),
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the authority in the Secret cannot be used; the present one stays")
+                }
+            },
+            Ok(None) => tracing::error!("the Secret of the authority is gone; the present one stays in memory"),
+            Err(error) => tracing::warn!(%error, "the Secret of the authority cannot be read"),
+        }
+        let Some(reports) = peers.by_name().await else { return };
+        let own = control.rotation_progress();
+        let phase = control.authority_status().phase;
+        let others = rotation_peers(&reports, &own.aim, phase.unwrap_or(Phase::Renew));
+        let is_over = phase.is_none() && own.has_renewed && others.waiting.is_empty();
+        control.set_rotation_peers(others);
+        // A controller that began within a rotation still trusts the root before.
+        if is_over && let Err(error) = block_in_place(|| control.trust_also(&[])) {
+            tracing::warn!(%error, "the root before is not withdrawn yet");
+        }
+    }
+
+    /// Waits until the other controllers let this authority sign, and trusts the roots that nodes may
+    /// have certificates of. A controller that begins within a rotation has only the new authority.
+    pub async fn join(&self, control: &Control, peers: &Peers) {
+        let begin = Instant::now();
+        loop {
+            let aim = control.rotation_progress().aim;
+            let reports = peers.by_name().await;
+            let waiting = reports.map(|reports| rotation_peers(&reports, &aim, Phase::Trust).waiting);
+            match waiting {
+                Some(waiting) if waiting.is_empty() => break,
+                _ if begin.elapsed() > LONGEST_JOIN => {
+                    tracing::warn!("other controllers have not changed to the authority of the Secret; it signs now");
+                    break;
+                }
+                _ => sleep(ABSENT).await,
+            }
+        }
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
+        let map = within(api.get_opt(&self.name)).await.ok().flatten();
+        let Some(text) = map.and_then(|map| map.data?.remove("ca.crt")) else { return };
+        let trusted = TrustBundle::from_pem_of(&self.domain, text.as_bytes()).map_err(|error| error.to_string());
+        let trusted = trusted
+            .and_then(|roots| block_in_place(|| control.trust_also(&[&roots])).map_err(|error| error.to_string()));
+        if let Err(error) = trusted {
+            tracing::warn!(error, "the roots in the ConfigMap of the authority cannot be used");
+        }
+    }
+
+    async fn publish_roots(&self, roots: &str) -> Result<(), SecretError> {
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
         let map = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": self.name},
             "data": {"ca.crt": roots},
         });
-        api.patch(&self.name, &PatchParams::apply("leno-controller").force(), &Patch::Apply(map)).await.map(drop)
+        let parameters = PatchParams::apply("leno-controller").force();
+        within(api.patch(&self.name, &parameters, &Patch::Apply(map))).await.map(drop)
     }
+}
+
+/// The answer to a request, which the API server may leave open.
+async fn within<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, SecretError> {
+    Ok(timeout(REQUEST, request).await.map_err(|_| SecretError::Late)??)
+}
+
+/// The other controllers, for a rotation to `aim` in a phase of this one.
+fn rotation_peers(reports: &BTreeMap<String, PeerReport>, aim: &str, phase: Phase) -> RotationPeers {
+    let waiting = reports.iter().filter_map(|(name, report)| {
+        let reason = match phase {
+            _ if report.authority != aim => "it has not read the authority of the Secret yet",
+            Phase::Trust if !report.trusted => "its nodes do not trust the authority yet",
+            Phase::Renew if !report.renewed => "its nodes have certificates of the authority before",
+            Phase::Trust | Phase::Renew | Phase::Withdraw => return None,
+        };
+        Some((format!("controller {name}"), reason.to_owned()))
+    });
+    let nodes = reports.values().flat_map(|report| report.current.iter().chain(&report.behind).cloned());
+    RotationPeers { nodes: nodes.collect(), waiting: waiting.collect() }
 }
 
 fn content(error: impl std::fmt::Display) -> SecretError {

@@ -1,20 +1,29 @@
-//! The index of a cluster: enrolled pods, workloads, and nodes.
+//! The index of a cluster: enrolled pods, workloads, nodes, and Services with their endpoints.
 
 mod changes;
+mod endpoint;
+mod fault;
 mod follow;
 mod function;
 mod labels;
 mod left_alone;
 mod node;
 mod pod;
+mod pool;
+mod service;
+mod services;
 mod state;
 mod workload;
 
 pub use changes::Changes;
+pub use endpoint::{Conditions, Endpoint, EndpointPlace, EndpointPort, EndpointSliceObject};
+pub use fault::{FaultReason, PodFault};
 pub use follow::{ClusterCounts, follow};
 pub use labels::NamespaceObject;
 pub use left_alone::LeftAlone;
 pub use node::{Node, NodeObject};
 pub use pod::PodObject;
+pub use service::{Protocol, Service, ServiceKind, ServiceObject, ServicePort, TargetPort, TrafficDistribution};
+pub use services::{EndpointKey, ServiceChanges};
 pub use state::{Event, Index};
 pub use workload::Workload;

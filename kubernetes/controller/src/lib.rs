@@ -9,6 +9,7 @@ pub mod crds;
 pub mod documents;
 pub mod index;
 pub mod lease;
+mod listener;
 pub mod publication;
 pub mod review;
 pub mod rights;

@@ -12,7 +12,7 @@ use crate::index::Workload;
 use leno_config::{Document, DocumentId, Effort, NamespaceUse, Problem, Snapshot, UseShare};
 use leno_control::{Control, PublishSummary};
 use leno_identity::TrustDomain;
-use leno_intake::{Intake, Source as _};
+use leno_intake::{Intake, PublishedDocuments, Source as _};
 use leno_model::FunctionId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -57,13 +57,15 @@ pub struct Publication {
     pub reports: BTreeMap<DocumentId, Report>,
     /// Why it is not in force; `None`: it is.
     pub failure: Option<String>,
+    /// A text that is the same for controllers that have published the same versions of all objects.
+    pub digest: String,
 }
 
 impl Publication {
-    /// A text that is the same for controllers that have published the same versions of all objects.
-    pub fn digest(&self) -> String {
+    /// The publication with these results.
+    pub fn new(reports: BTreeMap<DocumentId, Report>, failure: Option<String>) -> Self {
         let mut text = String::new();
-        for (id, Report { verdict, .. }) in &self.reports {
+        for (id, Report { verdict, .. }) in &reports {
             let earlier = match &verdict.in_force {
                 InForce::Present => "present".to_owned(),
                 InForce::Earlier(generation, _) => generation.to_string(),
@@ -72,8 +74,9 @@ impl Publication {
             };
             text.push_str(&format!("{id} {} {} {earlier}\n", verdict.uid, verdict.generation));
         }
-        let failed = if self.failure.is_some() { "failed " } else { "" };
-        format!("{failed}{}", leno_config::module_hash(text.as_bytes()))
+        let failed = if failure.is_some() { "failed " } else { "" };
+        let digest = format!("{failed}{}", leno_config::module_hash(text.as_bytes()));
+        Self { reports, failure, digest }
     }
 }
 
@@ -97,10 +100,11 @@ pub struct Inbox {
     pub seen: SeenStatuses,
 }
 
+/// Publications share the objects and functions, which are copied only if they change meanwhile.
 #[derive(Clone, Default)]
 struct State {
-    objects: Objects,
-    functions: Functions,
+    objects: Arc<Objects>,
+    functions: Arc<Functions>,
     /// The first change that is not published yet.
     changed: Option<Instant>,
 }
@@ -109,12 +113,12 @@ impl Inbox {
     /// Applies a change of objects that are documents.
     pub fn change_objects(&self, kind: &ObjectKind, change: Change<DocumentObject>) {
         self.seen.apply(kind, &change);
-        self.change(|state| state.objects.apply(kind, change));
+        self.change(|state| Arc::make_mut(&mut state.objects).apply(kind, change));
     }
 
     /// Applies changes of workloads; `None`: it is gone.
     pub fn change_workloads(&self, workloads: BTreeMap<FunctionId, Option<Workload>>) {
-        self.change(|state| state.functions.apply(workloads));
+        self.change(|state| Arc::make_mut(&mut state.functions).apply(workloads));
     }
 
     fn change(&self, change: impl FnOnce(&mut State) -> bool) {
@@ -139,7 +143,7 @@ impl Inbox {
     pub fn trust_domain(&self) -> Result<TrustDomain, Vec<Problem>> {
         let objects = self.state().objects.clone();
         let documents: Vec<&Document> = objects.meshes().collect::<Result<_, _>>().map_err(<[Problem]>::to_vec)?;
-        let snapshot = ClusterDocuments(&documents).compile(&Effort::unbounded())?;
+        let snapshot = ClusterDocuments(&documents, BTreeSet::new()).compile(&Effort::unbounded())?;
         Ok(snapshot.mesh_config().trust_domain.clone())
     }
 
@@ -167,8 +171,9 @@ pub struct Publisher {
 impl Publisher {
     /// Publishes all documents, and then changes as they come. Runs until it is dropped.
     pub async fn run(self) -> Infallible {
+        let mut in_force = None;
         loop {
-            match self.publish().await {
+            match self.publish(&mut in_force).await {
                 Ok(()) => self.inbox.changes().await,
                 Err(()) => {
                     // What failed may succeed later.
@@ -178,23 +183,31 @@ impl Publisher {
         }
     }
 
-    async fn publish(&self) -> Result<(), ()> {
+    /// `in_force`: the last documents.
+    async fn publish(&self, in_force: &mut Option<PublishedDocuments>) -> Result<(), ()> {
         let state = {
             let mut state = self.inbox.state();
             State { changed: state.changed.take(), ..state.clone() }
         };
         let begin = state.changed.unwrap_or_else(Instant::now);
         let selected = block_in_place(|| self.select(&state));
+        drop(state);
         let published = match &selected {
             Ok(selection) => {
-                let published = self.intake.publish(&self.control, &selection.snapshot, None).await;
-                published.map(|(summary, _)| summary).map_err(|error| error.to_string())
+                let (snapshot, before) = (selection.snapshot.clone(), in_force.take());
+                match self.intake.publish_after(&self.control, snapshot, before).await {
+                    Ok((summary, published)) => {
+                        *in_force = Some(published);
+                        Ok(summary)
+                    }
+                    Err(error) => Err(error.to_string()),
+                }
             }
             Err(problems) => Err(in_words(problems)),
         };
         let failure = match (&selected, published) {
             (Ok(selection), Ok(summary)) => {
-                self.inbox.state().objects.in_force(selection);
+                Arc::make_mut(&mut self.inbox.state().objects).in_force(selection);
                 let micros = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
                 self.counts.published.fetch_add(1, Ordering::Relaxed);
                 self.counts.micros.fetch_add(micros, Ordering::Relaxed);
@@ -214,15 +227,15 @@ impl Publisher {
             Err(_) => self.publications.borrow().reports.clone(),
         };
         let outcome = if failure.is_none() { Ok(()) } else { Err(()) };
-        self.publications.send_replace(Arc::new(Publication { reports, failure }));
+        self.publications.send_replace(Arc::new(Publication::new(reports, failure)));
         outcome
     }
 
     fn select(&self, state: &State) -> Result<Selection, Vec<Problem>> {
         let bundle = self.control.bundle();
         let domain = bundle.trust_domain();
-        let check = |documents: &[&Document]| {
-            let snapshot = self.intake.check(ClusterDocuments(documents), &Effort::unbounded())?;
+        let check = |documents: &[&Document], before: BTreeSet<DocumentId>| {
+            let snapshot = self.intake.check(ClusterDocuments(documents, before), &Effort::unbounded())?;
             let mut problems = other_trust_domain(&snapshot, documents, domain);
             if problems.is_empty() {
                 problems = over_quota(&snapshot, documents);

@@ -41,6 +41,22 @@ pub const RIGHTS: &[Right] = &[
     Right {
         scope: Scope::Cluster,
         group: "",
+        resources: &["services"],
+        names: &[],
+        verbs: &["list", "watch"],
+        reason: "it learns which Services there are",
+    },
+    Right {
+        scope: Scope::Cluster,
+        group: "discovery.k8s.io",
+        resources: &["endpointslices"],
+        names: &[],
+        verbs: &["list", "watch"],
+        reason: "it learns which pods are behind a Service",
+    },
+    Right {
+        scope: Scope::Cluster,
+        group: "",
         resources: &["nodes"],
         names: &[],
         verbs: &["get"],
@@ -77,6 +93,14 @@ pub const RIGHTS: &[Right] = &[
         names: &[],
         verbs: &["create"],
         reason: "an agent joins with its service account token",
+    },
+    Right {
+        scope: Scope::Cluster,
+        group: "",
+        resources: &["events"],
+        names: &[],
+        verbs: &["create"],
+        reason: "an Event on a pod says why it is not captured",
     },
     Right {
         scope: Scope::Namespace,
@@ -123,8 +147,8 @@ pub const RIGHTS: &[Right] = &[
         group: "",
         resources: &["configmaps"],
         names: &["leno-ca"],
-        verbs: &["patch"],
-        reason: "agents read the roots of the mesh from it",
+        verbs: &["get", "patch"],
+        reason: "agents read the roots of the mesh from it, and so does a controller that begins",
     },
     Right {
         scope: Scope::Namespace,

@@ -6,9 +6,10 @@ use crate::authority::AuthoritySecret;
 use crate::crds::{GROUP, KINDS, VERSION};
 use crate::index::{Changes, ClusterCounts, Index, follow};
 use crate::lease::Candidate;
+use crate::listener::listen;
 use crate::publication::{Counts, Inbox, Publication, Publisher};
 use crate::review::TokenReviewer;
-use crate::status::{Peers, StatusWriter, WriteCounts};
+use crate::status::{CaptureReporter, EventWriter, Peers, StatusWriter, WriteCounts};
 use anyhow::{Context, Result};
 use kube::Client;
 use leno_control::{Authorities, Control, Store, Transaction};
@@ -18,7 +19,6 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::task::block_in_place;
@@ -38,11 +38,11 @@ pub struct Options {
     /// The name of this controller, unique among those of the cluster. Default: the host name.
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     pub identity: Option<String>,
-    /// Address at which it serves nodes.
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:15010")]
+    /// Address at which it serves nodes: by default all addresses, of IPv4 and of IPv6.
+    #[arg(long, value_name = "ADDRESS", default_value = "[::]:15010")]
     pub listen: SocketAddr,
     /// Address of /healthz, /readyz and /metrics, without TLS.
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:15020")]
+    #[arg(long, value_name = "ADDRESS", default_value = "[::]:15020")]
     pub admin: SocketAddr,
     /// The Secret with the authority: tls.crt, tls.key and ca.crt, as cert-manager writes them, with
     /// a key on P-256 in PKCS #8. The controller that leads makes a missing one. A ConfigMap of the
@@ -66,8 +66,7 @@ struct AllCounts {
 
 impl AllCounts {
     fn metrics(&self) -> Vec<(&'static str, &'static str, u64)> {
-        let ClusterCounts { namespaces, nodes, pods } = &self.cluster;
-        let all = || self.documents.iter().chain([namespaces, nodes, pods]);
+        let all = || self.documents.iter().chain(self.cluster.all());
         let sum = |of: fn(&WatchCounts) -> &AtomicU64| all().map(|counts| of(counts).load(Ordering::Relaxed)).sum();
         vec![
             ("leno_controller_watch_events_total", "Changes of objects that watches reported.", sum(|it| &it.events)),
@@ -160,6 +159,9 @@ async fn serve(options: &Options, client: Client, identity: &str, leads: watch::
                 leno_control::Options::default(),
             )
         })?;
+        let peers = Peers::new(client.clone(), &options.namespace, identity);
+        waiting.send_replace("waits for controllers that change the authority".to_owned());
+        secret.join(&control, &peers).await;
         let account = ObjectKey { namespace: options.namespace.clone(), name: options.agent_account.clone() };
         control.set_join_verifier(Arc::new(TokenReviewer::new(server.clone(), account)));
         waiting.send_replace("reads pods from the API server".to_owned());
@@ -179,12 +181,20 @@ async fn serve(options: &Options, client: Client, identity: &str, leads: watch::
                 let _ = begun.send(());
             }
         });
-        let peers = Peers::new(client.clone(), &options.namespace, identity);
+        let (captures, captured) = watch::channel(Arc::default());
+        let capture_reporter = CaptureReporter {
+            control: control.clone(),
+            index: &index,
+            peers: peers.clone(),
+            events: EventWriter::new(client.clone(), identity),
+            captures,
+        };
         let writer = StatusWriter {
             client,
             control: control.clone(),
             inbox: inbox.clone(),
             peers: peers.clone(),
+            captures: captured.clone(),
             counts: written,
         };
         let serving = async {
@@ -192,10 +202,11 @@ async fn serve(options: &Options, client: Client, identity: &str, leads: watch::
             let nodes = nodes(&control, options.listen, publication.clone(), &waiting);
             tokio::select! {
                 never = publisher.run() => match never {},
-                never = peers.report(&control, &publication) => match never {},
+                never = peers.report(&control, &publication, &captured) => match never {},
+                never = capture_reporter.run(leads.clone()) => match never {},
                 ended = nodes => ended,
                 () = writer.run(publication.clone(), leads.clone()) => anyhow::bail!("status is not written any more"),
-                () = secret.follow(&control, pem, leads.clone()) => anyhow::bail!("the authority is not followed any more"),
+                () = secret.follow(&control, pem, &peers, leads.clone()) => anyhow::bail!("the authority is not followed any more"),
             }
         };
         tokio::select! {
@@ -230,7 +241,8 @@ async fn trust_domain(inbox: &Inbox, waiting: &watch::Sender<String>) -> TrustDo
 
 /// Applies changes of the cluster.
 fn take(inbox: &Inbox, control: &Control, changes: Changes) {
-    let Changes { put, gone, workloads, nodes_gone, enforced, left_alone } = changes;
+    // No route uses Services yet.
+    let Changes { put, gone, workloads, nodes_gone, enforced, left_alone, unenrolled, services: _ } = changes;
     for (pod, reason) in left_alone {
         tracing::warn!(%pod, "left alone: {reason}");
     }
@@ -240,6 +252,7 @@ fn take(inbox: &Inbox, control: &Control, changes: Changes) {
             control.set_enforced_namespaces(&enforced);
         }
         control.change_pods(put, &gone);
+        control.notify_unenrolled(&unenrolled);
         for node in nodes_gone {
             if let Err(error) = control.revoke(&node, Transaction::default()) {
                 tracing::warn!(node, %error, "the membership of a node that is gone has not ended");
@@ -262,7 +275,7 @@ async fn nodes(
             waiting.send_replace(format!("the documents are not in force: {failure}"));
         }
     }
-    let listener = TcpListener::bind(address).await;
+    let listener = listen(address).await;
     let listener = listener.with_context(|| format!("cannot listen on {address} (--listen)"))?;
     tracing::info!("nodes: {}", listener.local_addr()?);
     waiting.send_replace(String::new());

@@ -22,8 +22,9 @@ use tracing::{debug, info, warn};
 /// How long the API server is asked to keep a watch open; the watch then resumes. Each watch takes
 /// a random time from this range, so that not all of them resume at once.
 const WATCH_SECONDS: std::ops::Range<u32> = 240..290;
-/// How much longer a watch may be silent before its connection counts as lost.
-const GRACE: Duration = Duration::from_secs(10);
+/// Silence after which the connection of a watch counts as lost, and the watch resumes on another
+/// one. The API server sends a bookmark about once a minute.
+const SILENCE: Duration = Duration::from_secs(80);
 /// How long the API server has to begin an answer, and to send a page.
 const ANSWER: Duration = Duration::from_secs(60);
 /// A watch that lasted so long resumes without a delay.
@@ -57,12 +58,13 @@ pub struct Watch {
     kind: Kind,
     fields: Option<String>,
     metadata_only: bool,
+    silence: Duration,
 }
 
 impl Watch {
     /// All objects of a kind, in all namespaces.
     pub fn all(kind: Kind) -> Self {
-        Self { kind, fields: None, metadata_only: false }
+        Self { kind, fields: None, metadata_only: false, silence: SILENCE }
     }
 
     /// Only objects whose fields match a selector, such as `metadata.name=leno`.
@@ -75,6 +77,12 @@ impl Watch {
     #[must_use]
     pub fn metadata_only(self) -> Self {
         Self { metadata_only: true, ..self }
+    }
+
+    /// The connection counts as lost after this silence.
+    #[must_use]
+    pub fn with_silence(self, silence: Duration) -> Self {
+        Self { silence, ..self }
     }
 }
 
@@ -393,8 +401,7 @@ impl<K: Object, S: FnMut(Change<K>) + Send> Watcher<'_, K, S> {
         events: &mut (impl AsyncBufRead + Send + Unpin),
         line: &mut Vec<u8>,
     ) -> Result<Option<Event<K>>, End> {
-        let name = self.watch.kind.name;
-        let silence = Duration::from_secs(u64::from(WATCH_SECONDS.end)) + GRACE;
+        let (name, silence) = (self.watch.kind.name, self.watch.silence);
         line.clear();
         match timeout(silence, events.take(MAX_EVENT).read_until(b'\n', line)).await {
             Ok(Ok(_)) => {}
@@ -403,7 +410,7 @@ impl<K: Object, S: FnMut(Change<K>) + Send> Watcher<'_, K, S> {
                 return Ok(None);
             }
             Err(_) => {
-                debug!("{name}: the connection of the watch was silent for {silence:?}");
+                debug!("{name}: the connection of the watch was silent for {silence:?}, and counts as lost");
                 return Ok(None);
             }
         }

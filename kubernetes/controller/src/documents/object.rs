@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::Path;
 
+/// The condition of an object that is valid together with all others.
+pub const ACCEPTED: &str = "Accepted";
+
 /// An object of one of [`KINDS`](crate::crds::KINDS).
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
@@ -37,6 +40,14 @@ pub struct ObjectStatus {
     /// The version that stays in force while the present one is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_force: Option<VersionInForce>,
+}
+
+impl ObjectStatus {
+    /// Whether a controller had this generation in force.
+    pub(crate) fn is_accepted(&self, generation: i64) -> bool {
+        let mut conditions = self.conditions.iter().filter(|condition| condition.kind == ACCEPTED);
+        conditions.any(|one| one.status == "True" && one.observed_generation == Some(generation))
+    }
 }
 
 /// A condition, as all kinds of Kubernetes have it.

@@ -57,7 +57,7 @@ pub struct Verdict {
 /// Documents that are valid together.
 pub struct Selection {
     /// They, compiled.
-    pub snapshot: Snapshot,
+    pub snapshot: Arc<Snapshot>,
     /// What became of each object.
     pub verdicts: BTreeMap<DocumentId, Verdict>,
     /// The number of documents, with those of functions.
@@ -107,20 +107,25 @@ impl Objects {
         let generation = generation.unwrap_or_default();
         let before = self.0.remove(&id).filter(|before| before.uid == uid);
         let is_same = before.as_ref().is_some_and(|before| before.generation == generation && *before.spec == spec);
-        let entry = match before {
+        let mut entry = match before {
             Some(before) if is_same => before,
             before => {
                 let document = document(&id, &spec);
                 let good = before.and_then(|before| before.good).or_else(|| {
                     // A controller that begins continues with the version that the last one had in force.
-                    let earlier = status.in_force?;
+                    let earlier = status.in_force.as_ref()?;
                     Some((earlier.generation, super::object::document(&id, &earlier.spec).ok()?))
                 });
                 Entry { uid, created, generation, spec: Arc::new(spec), document, good }
             }
         };
+        // Another controller has this version in force.
+        let is_accepted = !entry.was_in_force() && status.is_accepted(generation);
+        if let Some(document) = entry.document.as_ref().ok().filter(|_| is_accepted) {
+            entry.good = Some((generation, document.clone()));
+        }
         self.0.insert(id, entry);
-        !is_same
+        !is_same || is_accepted
     }
 
     fn put_broken(&mut self, kind: &ObjectKind, broken: BrokenObject) -> bool {
@@ -147,14 +152,14 @@ impl Objects {
     }
 
     /// Chooses a version of each object, so that all of them and the functions are valid together.
-    /// `check` compiles documents.
+    /// `check` compiles documents, of which some were in force before in the same version.
     ///
     /// # Errors
     /// Problems that no choice avoids.
     pub fn select<'a>(
         &'a self,
         functions: impl Iterator<Item = &'a Document>,
-        check: impl Fn(&[&Document]) -> Result<Snapshot, Vec<Problem>>,
+        check: impl Fn(&[&Document], BTreeSet<DocumentId>) -> Result<Snapshot, Vec<Problem>>,
     ) -> Result<Selection, Vec<Problem>> {
         let mut choices: BTreeMap<&DocumentId, Choice> = self.0.keys().map(|id| (id, Choice::Present)).collect();
         let mut problems: BTreeMap<&DocumentId, Vec<Problem>> = BTreeMap::new();
@@ -166,7 +171,6 @@ impl Objects {
         }
         let mut functions: BTreeMap<&DocumentId, &Document> =
             functions.map(|document| (document.id(), document)).collect();
-        let names: BTreeMap<String, &DocumentId> = self.0.keys().map(|id| (id.to_string(), id)).collect();
         // Of two documents that exclude each other, the compiler reports the later one.
         let mut order: Vec<(&DocumentId, &Entry)> = self.0.iter().collect();
         order.sort_by_key(|(id, entry)| (&entry.created, *id));
@@ -175,8 +179,13 @@ impl Objects {
                 order.iter().filter_map(|(id, entry)| Some((*id, entry.version(id, choices[*id])?))).collect();
             let all: Vec<&Document> =
                 functions.values().copied().chain(chosen.iter().map(|(_, document)| document)).collect();
-            let found = match check(&all) {
+            let before = chosen.iter().map(|(id, _)| *id).filter(|id| match choices[id] {
+                Choice::Present => self.0[id].was_in_force(),
+                choice => choice == Choice::Earlier,
+            });
+            let found = match check(&all, before.cloned().collect()) {
                 Ok(snapshot) => {
+                    let snapshot = Arc::new(snapshot);
                     let documents = all.len();
                     let chosen = chosen.into_iter().map(|(id, document)| (id.clone(), document)).collect();
                     let verdicts = self.verdicts(&choices, problems);
@@ -184,6 +193,7 @@ impl Objects {
                 }
                 Err(found) => found,
             };
+            let names: BTreeMap<String, &DocumentId> = self.0.keys().map(|id| (id.to_string(), id)).collect();
             let mut unchanged = true;
             let mut refused = BTreeSet::new();
             for problem in &found {
@@ -234,6 +244,9 @@ impl Objects {
         for (id, verdict) in &selection.verdicts {
             let Some(entry) = self.0.get_mut(id) else { continue };
             let is_present = verdict.in_force == InForce::Present && entry.uid == verdict.uid;
+            if entry.good.as_ref().is_some_and(|(generation, _)| is_present && *generation == verdict.generation) {
+                continue;
+            }
             if let Some(document) = selection.chosen.get(id).filter(|_| is_present) {
                 entry.good = Some((verdict.generation, document.clone()));
             }
@@ -242,6 +255,11 @@ impl Objects {
 }
 
 impl Entry {
+    /// Whether the present version was in force.
+    fn was_in_force(&self) -> bool {
+        self.good.as_ref().is_some_and(|(generation, _)| *generation == self.generation)
+    }
+
     fn version(&self, id: &DocumentId, choice: Choice) -> Option<Document> {
         match choice {
             Choice::Present => self.document.as_ref().ok().cloned(),
@@ -254,7 +272,7 @@ impl Entry {
     /// The version to try when this one is refused.
     fn next(&self, id: &DocumentId, choice: Choice) -> Choice {
         let is_policy = id.kind == "Policy";
-        let earlier = self.good.as_ref().is_some_and(|(generation, _)| *generation != self.generation);
+        let earlier = self.good.is_some() && !self.was_in_force();
         let can_deny = |target| is_policy && denial::of(id, &self.spec, target).is_some();
         match choice {
             Choice::Present if earlier => Choice::Earlier,

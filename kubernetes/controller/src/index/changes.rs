@@ -2,6 +2,7 @@
 
 use crate::api::ObjectKey;
 use crate::index::left_alone::LeftAlone;
+use crate::index::services::ServiceChanges;
 use crate::index::workload::Workload;
 use leno_model::{FunctionId, Pod, PodUid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,10 +19,16 @@ pub struct Changes {
     pub workloads: BTreeMap<FunctionId, Option<Workload>>,
     /// Nodes that are gone.
     pub nodes_gone: Vec<String>,
-    /// All namespaces with `leno.dev/mode: enforced`, if the set has changed.
+    /// All namespaces with `leno.dev/mode: enforced`, or with an enrolled pod that has this label, if
+    /// the set has changed.
     pub enforced: Option<BTreeSet<String>>,
     /// Pods that are newly left alone, for reasons that last.
     pub left_alone: BTreeMap<ObjectKey, LeftAlone>,
+    /// Pods that are not enrolled and have yet to start, with their nodes. Those of enforced namespaces
+    /// are not among them.
+    pub unenrolled: Vec<(String, PodUid)>,
+    /// Services and endpoints.
+    pub services: ServiceChanges,
 }
 
 impl Changes {

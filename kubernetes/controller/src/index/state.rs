@@ -2,10 +2,15 @@
 
 use crate::api::{Change, Object, ObjectKey};
 use crate::index::changes::Changes;
+use crate::index::endpoint::EndpointSliceObject;
+use crate::index::fault::{FaultReason, PodFault};
 use crate::index::labels::{MeshLabels, NamespaceObject};
 use crate::index::left_alone::LeftAlone;
 use crate::index::node::{Node, NodeObject};
 use crate::index::pod::{PodObject, Template};
+use crate::index::pool::ValuePool;
+use crate::index::service::ServiceObject;
+use crate::index::services::ServiceIndex;
 use crate::index::workload::Members;
 use leno_model::{FunctionId, Pod, PodMode, PodRefusal, PodUid};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -22,6 +27,10 @@ pub enum Event {
     Nodes(Change<NodeObject>),
     /// Of pods.
     Pods(Change<PodObject>),
+    /// Of Services.
+    Services(Change<ServiceObject>),
+    /// Of EndpointSlices.
+    EndpointSlices(Change<EndpointSliceObject>),
 }
 
 /// The part of a cluster that the controller keeps. Pods that are not enrolled are kept too,
@@ -31,7 +40,8 @@ pub enum Event {
 pub struct Index {
     namespaces: BTreeMap<String, Namespace>,
     nodes: BTreeMap<String, Node>,
-    shared: ValuePool,
+    services: ServiceIndex,
+    shared: SharedValues,
     /// Kinds of which all objects have come.
     complete: Complete,
     steps: Steps,
@@ -53,13 +63,14 @@ struct Steps {
     dirty: HashSet<FunctionId>,
     pods: BTreeMap<PodUid, Option<(Arc<str>, Pod)>>,
     left_alone: BTreeMap<ObjectKey, LeftAlone>,
+    unenrolled: BTreeMap<PodUid, Arc<str>>,
 }
 
 /// Values that many pods have in common.
 #[derive(Debug, Default)]
-struct ValuePool {
-    templates: HashSet<Arc<Template>>,
-    nodes: HashSet<Arc<str>>,
+struct SharedValues {
+    templates: ValuePool<Template>,
+    nodes: ValuePool<str>,
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +78,15 @@ struct Namespace {
     /// `None`: the namespace is not there, or has not come yet.
     labels: Option<MeshLabels>,
     pods: HashMap<Box<str>, Entry>,
+    /// How many of them are enforced by a label of their own.
+    strict: usize,
+}
+
+impl Namespace {
+    /// Whether new pods may have to wait for their capture.
+    fn is_enforced(&self) -> bool {
+        self.labels.is_some_and(|labels| labels.enforced) || self.strict > 0
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -93,6 +113,11 @@ impl Entry {
         }
     }
 
+    /// Whether a label of its own enforces the policies of the pod.
+    fn is_strict(&self, namespace: MeshLabels) -> bool {
+        self.template.mesh.enforced && self.mode(namespace).is_some()
+    }
+
     /// The pod as its node needs it, if it is enrolled and has a node.
     fn pod(&self, name: &str, namespace: MeshLabels) -> Option<(Arc<str>, Pod)> {
         let mode = self.mode(namespace)?;
@@ -108,6 +133,14 @@ impl Entry {
             refused: self.refusal(mode),
         };
         Some((self.node.clone()?, pod))
+    }
+
+    /// Its node, if the pod is not enrolled there and has yet to start.
+    fn unenrolled(&self, namespace: MeshLabels) -> Option<&Arc<str>> {
+        let Self { template, addresses, terminated, .. } = self;
+        let starts = addresses.is_empty() && !terminated && !template.host_network;
+        let is_out = !template.mesh.enrols(namespace) && template.mesh.mode(namespace) == PodMode::Permissive;
+        self.node.as_ref().filter(|_| starts && is_out)
     }
 
     fn left_alone(&self, namespace: MeshLabels) -> Option<LeftAlone> {
@@ -126,42 +159,6 @@ impl Entry {
     }
 }
 
-impl ValuePool {
-    fn template(&mut self, template: Template) -> Arc<Template> {
-        match self.templates.get(&template) {
-            Some(known) => known.clone(),
-            None => {
-                let template = Arc::new(template);
-                self.templates.insert(template.clone());
-                template
-            }
-        }
-    }
-
-    fn node(&mut self, name: &str) -> Arc<str> {
-        match self.nodes.get(name) {
-            Some(known) => known.clone(),
-            None => {
-                let name: Arc<str> = name.into();
-                self.nodes.insert(name.clone());
-                name
-            }
-        }
-    }
-
-    /// Forgets the values of a pod that no other pod has.
-    fn release(&mut self, entry: Entry) {
-        let Entry { template, node, .. } = entry;
-        // The set holds one of the two.
-        if Arc::strong_count(&template) == 2 {
-            self.templates.remove(&template);
-        }
-        if let Some(node) = node.filter(|node| Arc::strong_count(node) == 2) {
-            self.nodes.remove(&node);
-        }
-    }
-}
-
 impl Index {
     /// Takes a change.
     pub fn apply(&mut self, event: Event) {
@@ -169,11 +166,13 @@ impl Index {
             Event::Namespaces(change) => self.change_namespaces(change),
             Event::Nodes(change) => self.change_nodes(change),
             Event::Pods(change) => self.change_pods(change),
+            Event::Services(change) => self.services.change_services(change),
+            Event::EndpointSlices(change) => self.services.change_slices(change),
         }
     }
 
-    /// The changes since the last call; `None` until all objects have come, so that an index that
-    /// has only begun ends no capture.
+    /// The changes since the last call; `None` until all namespaces, nodes and pods have come, so
+    /// that an index that has only begun ends no capture.
     pub fn take(&mut self) -> Option<Changes> {
         let Complete { namespaces, nodes, pods } = self.complete;
         if !(namespaces && nodes && pods) {
@@ -183,8 +182,11 @@ impl Index {
             nodes_gone: std::mem::take(&mut self.nodes_gone).into_iter().collect(),
             enforced: self.enforced.take(),
             left_alone: std::mem::take(&mut self.steps.left_alone),
+            services: self.services.take(),
             ..Changes::default()
         };
+        let unenrolled = std::mem::take(&mut self.steps.unenrolled);
+        changes.unenrolled.extend(unenrolled.into_iter().map(|(uid, node)| (node.to_string(), uid)));
         for (uid, pod) in std::mem::take(&mut self.steps.pods) {
             match pod {
                 Some((node, pod)) => changes.put.push((node.to_string(), pod)),
@@ -215,6 +217,35 @@ impl Index {
         })
     }
 
+    /// How many pods are enrolled, and those that are not captured. `reported`: the reasons of agents;
+    /// `is_away`: whether the agent of a node is connected to no controller.
+    pub fn faults(
+        &self,
+        reported: &BTreeMap<PodUid, String>,
+        is_away: impl Fn(&str) -> bool,
+    ) -> (usize, Vec<PodFault>) {
+        let (mut enrolled, mut faults) = (0, Vec::new());
+        for (namespace, state) in &self.namespaces {
+            let labels = state.labels.unwrap_or_default();
+            for (name, entry) in &state.pods {
+                let (Some(_), Some(node)) = (entry.mode(labels), &entry.node) else { continue };
+                enrolled += 1;
+                let failed = || reported.get(&entry.uid).cloned().map(FaultReason::CaptureFailed);
+                let away = || is_away(node).then(|| FaultReason::NoAgent(node.to_string()));
+                let lasting = entry.left_alone(labels).and_then(FaultReason::of);
+                let Some(reason) = lasting.or_else(failed).or_else(away) else { continue };
+                faults.push(PodFault {
+                    pod: ObjectKey { namespace: namespace.clone(), name: name.to_string() },
+                    uid: entry.uid.clone(),
+                    function: entry.template.function.clone(),
+                    reason,
+                });
+            }
+        }
+        faults.sort_by(|one, other| one.pod.cmp(&other.pod));
+        (enrolled, faults)
+    }
+
     /// A node of the cluster.
     pub fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.get(name)
@@ -223,6 +254,11 @@ impl Index {
     /// How many pods there are, enrolled or not.
     pub fn pods(&self) -> usize {
         self.namespaces.values().map(|namespace| namespace.pods.len()).sum()
+    }
+
+    /// How many Services there are, how many EndpointSlices, and how many endpoints in these.
+    pub fn services(&self) -> [usize; 3] {
+        self.services.counts()
     }
 
     fn change_namespaces(&mut self, change: Change<NamespaceObject>) {
@@ -252,20 +288,27 @@ impl Index {
 
     fn label_namespace(&mut self, name: &str, labels: Option<MeshLabels>) {
         let namespace = self.namespaces.entry(name.to_owned()).or_default();
+        let was_enforced = namespace.is_enforced();
         let before = std::mem::replace(&mut namespace.labels, labels);
         let (old, new) = (before.unwrap_or_default(), labels.unwrap_or_default());
         if old != new {
             for (pod, entry) in &namespace.pods {
                 self.steps.step(pod, Some((entry, old)), Some((entry, new)));
             }
+            namespace.strict = namespace.pods.values().filter(|entry| entry.is_strict(new)).count();
         }
+        let is_enforced = namespace.is_enforced();
         if labels.is_none() && namespace.pods.is_empty() {
             self.namespaces.remove(name);
         }
-        if old.enforced != new.enforced {
-            let enforced = |(name, state): (&String, &Namespace)| state.labels?.enforced.then(|| name.clone());
-            self.enforced = Some(self.namespaces.iter().filter_map(enforced).collect());
+        if was_enforced != is_enforced {
+            self.change_enforced();
         }
+    }
+
+    fn change_enforced(&mut self) {
+        let enforced = self.namespaces.iter().filter(|(_, state)| state.is_enforced());
+        self.enforced = Some(enforced.map(|(name, _)| name.clone()).collect());
     }
 
     fn change_nodes(&mut self, change: Change<NodeObject>) {
@@ -336,8 +379,8 @@ impl Index {
         };
         let entry = Entry {
             uid,
-            template: self.shared.template(template),
-            node: object.node().map(|name| self.shared.node(name)),
+            template: self.shared.templates.share(template),
+            node: object.node().map(|name| self.shared.nodes.share(name)),
             addresses: object.addresses().collect(),
             terminated: object.terminated(),
         };
@@ -353,12 +396,15 @@ impl Index {
         };
         let (was, is) = (before.as_ref().map(|entry| (entry, labels)), entry.as_ref().map(|entry| (entry, labels)));
         self.steps.step(&key.name, was, is);
+        let was_enforced = namespace.is_enforced();
+        let is_strict = |standing: Standing<'_>| standing.is_some_and(|(entry, labels)| entry.is_strict(labels));
+        namespace.strict = namespace.strict + usize::from(is_strict(is)) - usize::from(is_strict(was));
+        let is_enforced = namespace.is_enforced();
         if namespace.labels.is_none() && namespace.pods.is_empty() {
             self.namespaces.remove(&key.namespace);
         }
-        drop(entry);
-        if let Some(before) = before {
-            self.shared.release(before);
+        if was_enforced != is_enforced {
+            self.change_enforced();
         }
     }
 }
@@ -391,6 +437,15 @@ impl Steps {
             if let Some((node, pod)) = is {
                 self.pods.insert(pod.uid.clone(), Some((node, pod)));
             }
+        }
+        let unenrolled = |standing: Standing<'_>| {
+            let (entry, namespace) = standing?;
+            Some((entry.uid.clone(), entry.unenrolled(namespace)?.clone()))
+        };
+        let (was, is) = (unenrolled(before), unenrolled(after));
+        if was != is {
+            was.iter().for_each(|(uid, _)| drop(self.unenrolled.remove(uid)));
+            self.unenrolled.extend(is);
         }
         let left_alone = |standing: Standing<'_>| standing.and_then(|(entry, namespace)| entry.left_alone(namespace));
         let (was, is) = (left_alone(before), left_alone(after));

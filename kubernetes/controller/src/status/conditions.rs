@@ -1,22 +1,24 @@
 //! A report as conditions.
 
+use super::captures::Captures;
 use super::programming::{NodeProgress, Programming};
-use crate::documents::{Condition, InForce, ObjectStatus, Verdict, VersionInForce};
+use crate::documents::{ACCEPTED, Condition, InForce, ObjectStatus, Verdict, VersionInForce};
 use crate::publication::{NodeScope, Report};
 use leno_config::Problem;
 
-/// The object is valid together with all others.
-pub const ACCEPTED: &str = "Accepted";
 /// All nodes that the object concerns have it in force.
 pub const PROGRAMMED: &str = "Programmed";
+/// Of the Mesh object: all pods that labels enrol are captured.
+pub const CAPTURED: &str = "Captured";
 /// Bytes of a message. Kubernetes allows 32768.
 const LONGEST_MESSAGE: usize = 4096;
 /// Nodes that a message names.
 const NAMED_NODES: usize = 8;
 
-/// The status of an object with this report. `failure`: why the publication is not in force.
+/// The status of an object of a kind with this report. `failure`: why the publication is not in force.
 /// `before`: the present status, whose times stay where nothing changes; `now`: the time (RFC 3339).
 pub fn status_of(
+    kind: &str,
     report: &Report,
     failure: Option<&str>,
     programming: &Programming,
@@ -24,10 +26,10 @@ pub fn status_of(
     now: &str,
 ) -> ObjectStatus {
     let Verdict { generation, in_force, .. } = &report.verdict;
-    let condition = |kind: &str, (status, reason, message): (&str, &str, String)| {
-        let earlier = before.conditions.iter().find(|one| one.kind == kind && one.status == status);
+    let condition = |condition: &str, (status, reason, message): (&str, &str, String)| {
+        let earlier = before.conditions.iter().find(|one| one.kind == condition && one.status == status);
         Condition {
-            kind: kind.to_owned(),
+            kind: condition.to_owned(),
             status: status.to_owned(),
             reason: reason.to_owned(),
             message: shortened(message),
@@ -39,14 +41,25 @@ pub fn status_of(
         InForce::Earlier(generation, spec) => Some(VersionInForce { generation: *generation, spec: spec.clone() }),
         InForce::Present | InForce::Denial | InForce::Nothing => None,
     };
-    ObjectStatus {
-        observed_generation: Some(*generation),
-        conditions: vec![
-            condition(ACCEPTED, accepted(report)),
-            condition(PROGRAMMED, programmed(report, failure, programming)),
-        ],
-        in_force,
+    let mut conditions =
+        vec![condition(ACCEPTED, accepted(report)), condition(PROGRAMMED, programmed(report, failure, programming))];
+    if kind == "Mesh" {
+        conditions.push(condition(CAPTURED, captured(&programming.captures)));
     }
+    ObjectStatus { observed_generation: Some(*generation), conditions, in_force }
+}
+
+/// Whether all pods of the mesh are captured.
+fn captured(captures: &Captures) -> (&'static str, &'static str, String) {
+    let Captures { enrolled, faults, by_function } = captures;
+    if faults.is_empty() {
+        return ("True", "Captured", format!("{enrolled} pods are enrolled."));
+    }
+    let counts: Vec<String> = faults.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+    let named = by_function.iter().flat_map(|(id, pods)| pods.iter().map(move |pod| format!("{}/{pod}", id.namespace)));
+    let named: Vec<String> = named.take(NAMED_NODES).collect();
+    let (missing, counts, named) = (captures.missing(), counts.join(", "), named.join(", "));
+    ("False", "NotCaptured", format!("{missing} of {enrolled} enrolled pods are not captured: {counts}. {named}."))
 }
 
 fn accepted(report: &Report) -> (&'static str, &'static str, String) {
@@ -89,7 +102,18 @@ fn programmed(report: &Report, failure: Option<&str>, nodes: &Programming) -> (&
         (None, NodeScope::Hosts(targets)) if targets.is_empty() => {
             ("True", "NoTargets", "No function of the mesh is among its targets.".to_owned())
         }
-        (None, _) => ("True", "Programmed", String::new()),
+        (None, scope) => ("True", "Programmed", uncaptured(scope, &nodes.captures)),
+    }
+}
+
+/// The pods of the targets that the policy does not reach, because they are not captured.
+fn uncaptured(scope: &NodeScope, captures: &Captures) -> String {
+    let NodeScope::Hosts(targets) = scope else { return String::new() };
+    let pods: Vec<&str> =
+        targets.iter().filter_map(|id| captures.by_function.get(id)).flatten().map(String::as_str).collect();
+    match pods.len() {
+        0 => String::new(),
+        _ => format!("Pods that are not captured: {}.", pods[..pods.len().min(NAMED_NODES)].join(", ")),
     }
 }
 

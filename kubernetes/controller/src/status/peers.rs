@@ -3,6 +3,7 @@
 //! Each node is connected to one controller, and only one controller writes status. The others put
 //! the progress of their nodes into a ConfigMap, which the leader reads while a node is missing.
 
+use super::captures::Captures;
 use super::programming::PeerReport;
 use crate::publication::Publication;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -42,11 +43,12 @@ impl Peers {
         Self { api: Api::namespaced(client, namespace), identity: identity.to_owned() }
     }
 
-    /// Reports on a control plane until it is dropped. Without nodes there is nothing to report.
-    pub(crate) async fn report(
+    /// Reports on a control plane until it is dropped.
+    pub async fn report(
         &self,
         control: &Control,
         publications: &watch::Receiver<Arc<Publication>>,
+        captures: &watch::Receiver<Arc<Captures>>,
     ) -> Infallible {
         let (mut written, mut at) = (PeerReport::default(), Instant::now());
         let mut is_tidy = false;
@@ -56,10 +58,8 @@ impl Peers {
                 is_tidy = matches!(timeout(REQUEST, self.remove_old()).await, Ok(Ok(())));
             }
             let publication = publications.borrow().clone();
-            let report = PeerReport::of(control, &publication);
-            let has_nodes = |report: &PeerReport| !report.current.is_empty() || !report.behind.is_empty();
-            let is_due = report != written || at.elapsed() > REPEAT;
-            if !is_due || !has_nodes(&report) && !has_nodes(&written) {
+            let report = PeerReport::of(control, &publication, &captures.borrow());
+            if report == written && at.elapsed() <= REPEAT {
                 continue;
             }
             let now = PeerReport { at: Timestamp::now().as_second(), ..report.clone() };
@@ -82,12 +82,18 @@ impl Peers {
         self.api.patch(NAME, &parameters, &Patch::Apply(map)).await.map(drop)
     }
 
-    /// The reports of controllers that run; none if they cannot be read.
+    /// The reports of the other controllers that run; none if they cannot be read.
     pub(crate) async fn read(&self) -> Vec<PeerReport> {
-        let Ok(Ok(Some(map))) = timeout(REQUEST, self.api.get_opt(NAME)).await else { return Vec::new() };
-        let others = map.data.into_iter().flatten().filter(|(identity, _)| *identity != self.identity);
+        self.by_name().await.unwrap_or_default().into_values().collect()
+    }
+
+    /// The same by the names of the controllers.
+    pub(crate) async fn by_name(&self) -> Option<BTreeMap<String, PeerReport>> {
+        let map = timeout(REQUEST, self.api.get_opt(NAME)).await.ok()?.ok()?;
+        let reports = map.and_then(|map| map.data).unwrap_or_default();
+        let others = reports.into_iter().filter(|(identity, _)| *identity != self.identity);
         let now = Timestamp::now().as_second();
-        others.filter_map(|(_, text)| recent(&text, now)).collect()
+        Some(others.filter_map(|(identity, text)| Some((identity, recent(&text, now)?))).collect())
     }
 
     /// Removes the reports of controllers that are gone: each rollout would add some.

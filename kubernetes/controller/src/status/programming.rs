@@ -1,7 +1,8 @@
 //! Which nodes have a configuration in force.
 
+use super::captures::Captures;
 use crate::publication::{NodeScope, Publication};
-use leno_control::Control;
+use leno_control::{Control, DeliveryState, RotationProgress};
 use leno_model::FunctionId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +15,8 @@ pub struct Programming {
     pub hosts: BTreeMap<FunctionId, BTreeSet<String>>,
     /// The nodes that have joined this control plane.
     pub nodes: BTreeMap<String, NodeProgress>,
+    /// The pods that are not captured.
+    pub captures: Arc<Captures>,
 }
 
 /// The progress of a node.
@@ -32,19 +35,18 @@ pub enum NodeProgress {
 impl Programming {
     /// The nodes of a control plane.
     pub fn of(control: &Control) -> Self {
-        let status = control.status();
         let names = |nodes: BTreeSet<Arc<str>>| nodes.iter().map(ToString::to_string).collect();
         let hosts = control.pod_hosts().into_iter().map(|(function, nodes)| (function, names(nodes)));
-        let nodes = status.nodes.into_iter().map(|node| {
-            let progress = match node.rejected.into_iter().next() {
-                _ if !node.connected => NodeProgress::Away,
-                Some(rejected) => NodeProgress::Rejected(rejected.reason),
-                None if control.is_up_to_date(&node.name) => NodeProgress::Current,
-                None => NodeProgress::Behind,
+        let nodes = control.deliveries().into_iter().map(|(name, delivery)| {
+            let progress = match delivery {
+                DeliveryState::Disconnected => NodeProgress::Away,
+                DeliveryState::Rejected(reason) => NodeProgress::Rejected(reason),
+                DeliveryState::Confirmed => NodeProgress::Current,
+                DeliveryState::UnderWay => NodeProgress::Behind,
             };
-            (node.name, progress)
+            (name.to_string(), progress)
         });
-        Self { hosts: hosts.collect(), nodes: nodes.collect() }
+        Self { hosts: hosts.collect(), nodes: nodes.collect(), captures: Arc::default() }
     }
 
     /// Whether a node of a pod or a member is not connected to this control plane.
@@ -67,7 +69,7 @@ impl Programming {
         }
     }
 
-    fn progress(&self, name: &str) -> &NodeProgress {
+    pub(crate) fn progress(&self, name: &str) -> &NodeProgress {
         self.nodes.get(name).unwrap_or(&NodeProgress::Away)
     }
 
@@ -94,11 +96,19 @@ pub struct PeerReport {
     pub current: BTreeSet<String>,
     /// Connected nodes that have not, or have refused something.
     pub behind: BTreeSet<String>,
+    /// How many pods these nodes cannot capture.
+    pub uncaptured: usize,
+    /// Key identifier of the authority that signs for them, or to which they change.
+    pub authority: String,
+    /// Whether they trust its certificates.
+    pub trusted: bool,
+    /// Whether they have only its certificates.
+    pub renewed: bool,
 }
 
 impl PeerReport {
     /// The report on a control plane.
-    pub(crate) fn of(control: &Control, publication: &Publication) -> Self {
+    pub(crate) fn of(control: &Control, publication: &Publication, captures: &Captures) -> Self {
         let (mut current, mut behind) = (BTreeSet::new(), BTreeSet::new());
         for (name, progress) in Programming::of(control).nodes {
             match progress {
@@ -107,6 +117,16 @@ impl PeerReport {
                 NodeProgress::Away => {}
             }
         }
-        Self { at: 0, documents: publication.digest(), current, behind }
+        let RotationProgress { aim, is_trusted, has_renewed } = control.rotation_progress();
+        Self {
+            at: 0,
+            documents: publication.digest.clone(),
+            current,
+            behind,
+            uncaptured: captures.failed(),
+            authority: aim,
+            trusted: is_trusted,
+            renewed: has_renewed,
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! Writes the status of objects by server-side apply, only where it differs.
 
-use super::conditions::{ACCEPTED, PROGRAMMED, status_of};
+use super::captures::Captures;
+use super::conditions::{CAPTURED, PROGRAMMED, status_of};
 use super::peers::Peers;
 use super::programming::{NodeProgress, Programming};
 use crate::crds::{GROUP, ObjectKind, VERSION};
-use crate::documents::ObjectStatus;
+use crate::documents::{ACCEPTED, ObjectStatus};
 use crate::publication::{Inbox, Publication, Report};
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -53,6 +54,8 @@ pub struct StatusWriter {
     pub inbox: Arc<Inbox>,
     /// The other controllers.
     pub peers: Peers,
+    /// The pods that are not captured.
+    pub captures: watch::Receiver<Arc<Captures>>,
     /// Counts of writes.
     pub counts: Arc<WriteCounts>,
 }
@@ -65,7 +68,7 @@ struct Postponed {
 
 impl StatusWriter {
     /// Writes until `publications` ends.
-    pub async fn run(self, mut publications: watch::Receiver<Arc<Publication>>, mut leads: watch::Receiver<bool>) {
+    pub async fn run(mut self, mut publications: watch::Receiver<Arc<Publication>>, mut leads: watch::Receiver<bool>) {
         let mut postponed: BTreeMap<DocumentId, Postponed> = BTreeMap::new();
         loop {
             if leads.wait_for(|leads| *leads).await.is_err() {
@@ -82,6 +85,7 @@ impl StatusWriter {
             tokio::select! {
                 changed = publications.changed() => if changed.is_err() { return },
                 changed = leads.changed() => if changed.is_err() { return },
+                changed = self.captures.changed() => if changed.is_err() { return },
                 () = look => {}
             }
         }
@@ -95,12 +99,13 @@ impl StatusWriter {
         postponed: &mut BTreeMap<DocumentId, Postponed>,
         leads: &watch::Receiver<bool>,
     ) -> Option<Duration> {
-        let Publication { reports, failure } = publication;
+        let Publication { reports, failure, digest } = publication;
         postponed.retain(|id, _| reports.contains_key(id));
         let mut programming = Programming::of(&self.control);
         if programming.has_absent() {
-            programming.add(&self.peers.read().await, &publication.digest());
+            programming.add(&self.peers.read().await, digest);
         }
+        programming.captures = self.captures.borrow().clone();
         let (now, moment) = (Timestamp::now().to_string(), Instant::now());
         let mut pause = None::<Duration>;
         let mut look_in = |next: Duration| pause = Some(pause.map_or(next, |pause| pause.min(next)));
@@ -110,7 +115,7 @@ impl StatusWriter {
                 look_in(if **progress == NodeProgress::Away { LOOK_FOR_ABSENT } else { LOOK });
             }
             let before = self.inbox.seen.get(id);
-            let wanted = status_of(report, failure.as_deref(), &programming, &before, &now);
+            let wanted = status_of(&id.kind, report, failure.as_deref(), &programming, &before, &now);
             if wanted == own(&before) {
                 postponed.remove(id);
             } else if postponed.get(id).is_some_and(|postponed| postponed.at > moment) {
@@ -182,7 +187,7 @@ impl StatusWriter {
 
 /// The part of a status that the controller writes.
 fn own(status: &ObjectStatus) -> ObjectStatus {
-    let is_own = |kind: &&str| [ACCEPTED, PROGRAMMED].contains(kind);
+    let is_own = |kind: &&str| [ACCEPTED, PROGRAMMED, CAPTURED].contains(kind);
     let own = status.conditions.iter().filter(|condition| is_own(&&*condition.kind)).cloned();
     ObjectStatus { conditions: own.collect(), ..status.clone() }
 }

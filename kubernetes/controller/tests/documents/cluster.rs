@@ -191,6 +191,19 @@ fn the_controller_serves_a_cluster() {
     // No agent runs on the node.
     let [_, reason, message] = condition("policy/limits", "Programmed", "Unknown");
     assert!(reason == "NotConnected" && message.ends_with(": a."), "{message}");
+    // A pod that is not captured has an Event, and the Mesh counts it.
+    cluster
+        .apply(&json!({"apiVersion": "leno.dev/v1alpha1", "kind": "Mesh", "metadata": {"name": "mesh"}, "spec": {}}));
+    let metadata = json!({"name": "host", "namespace": "shop", "labels": {"leno.dev/function": "web"}});
+    let containers = json!([{"name": "web", "image": "local/web:1"}]);
+    let spec = json!({"nodeName": "a", "hostNetwork": true, "containers": containers});
+    cluster.apply(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}));
+    let wanted =
+        ["get", "-n", "shop", "events", "--field-selector", "reason=NotCaptured", "-o", "jsonpath={.items[*].message}"];
+    let events = || cluster.kubectl(&wanted, "").unwrap_or_default();
+    eventually(events, || Some(()).filter(|()| events().contains("it has the network of its node")));
+    let counted = || condition("mesh/mesh", "Captured", "False")[2].clone();
+    eventually(counted, || Some(()).filter(|()| counted().contains("HostNetwork 1, NoAgent 1")));
     // It is connected to another controller, and has not confirmed the policy there.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let report = json!({"at": now, "behind": ["a"]}).to_string();

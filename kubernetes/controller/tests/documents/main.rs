@@ -5,4 +5,5 @@ mod definitions;
 mod examples;
 mod objects;
 mod rights;
+mod scale;
 mod status;

@@ -4,13 +4,13 @@ use leno_config::{Document, DocumentId, Effort, Problem, Snapshot};
 use leno_controller::api::{BrokenObject, Change, Metadata, ObjectKey};
 use leno_controller::crds::ObjectKind;
 use leno_controller::documents::{
-    DocumentObject, Functions, InForce, ObjectStatus, Objects, Selection, VersionInForce,
+    ACCEPTED, Condition, DocumentObject, Functions, InForce, ObjectStatus, Objects, Selection, VersionInForce,
 };
 use leno_controller::index::Workload;
 use leno_model::{FunctionId, PodMode};
 use leno_policy::spec::Action;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) fn kind(name: &str) -> &'static ObjectKind {
     ObjectKind::named(name).unwrap()
@@ -27,16 +27,19 @@ fn object(name: &str, generation: i64, spec: Value) -> DocumentObject {
     DocumentObject { metadata, spec, status: ObjectStatus::default() }
 }
 
-fn functions() -> Functions {
-    let workload = Workload {
-        service_account: "default".to_owned(),
+fn workload(account: &str, mode: PodMode) -> Option<Workload> {
+    Some(Workload {
+        service_account: account.to_owned(),
         other_accounts: Vec::new(),
-        mode: PodMode::Permissive,
+        mode,
         ports: Vec::new(),
         labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]),
-    };
+    })
+}
+
+fn functions() -> Functions {
     let mut functions = Functions::default();
-    let all = ["web", "stock"].map(|name| (id(name), Some(workload.clone())));
+    let all = ["web", "stock"].map(|name| (id(name), workload("default", PodMode::Permissive)));
     assert!(functions.apply(BTreeMap::from(all.clone())));
     assert!(!functions.apply(BTreeMap::from(all)));
     functions
@@ -46,15 +49,18 @@ fn id(name: &str) -> FunctionId {
     FunctionId { namespace: "shop".to_owned(), name: name.to_owned() }
 }
 
-pub(crate) fn compile(documents: &[&Document]) -> Result<Snapshot, Vec<Problem>> {
+pub(crate) fn compile(documents: &[&Document], before: BTreeSet<DocumentId>) -> Result<Snapshot, Vec<Problem>> {
     let mut set = leno_config::DocumentSet::of_documents(documents.iter().copied(), &Effort::unbounded());
-    set.documents.kubernetes = true;
+    (set.documents.kubernetes, set.documents.in_force) = (true, before);
     set.compile()
 }
 
 /// Selects, and keeps the result as in force.
 fn select(objects: &mut Objects) -> Selection {
-    let functions = functions();
+    select_with(objects, &functions())
+}
+
+fn select_with(objects: &mut Objects, functions: &Functions) -> Selection {
     let selection = objects.select(functions.documents(), compile).map_err(|problems| format!("{problems:?}")).unwrap();
     objects.in_force(&selection);
     selection
@@ -169,4 +175,36 @@ fn documents_come_in_any_order() {
         let verdict = &selection.verdicts[&policy(name)];
         assert_eq!(verdict.in_force, InForce::Present, "{:?}", verdict.problems);
     }
+}
+
+#[test]
+fn a_policy_in_force_stays_when_another_workload_begins_to_share_an_account() {
+    let mut functions = Functions::default();
+    let all = [("web", "web"), ("caller", "shared")];
+    functions.apply(all.map(|(name, account)| (id(name), workload(account, PodMode::Enforced))).into());
+    let rule = json!({"rules": [{"from": [{"identities": ["caller"]}]}]});
+    let object = || object("limits", 1, json!({"functions": ["web"], "authorization": rule}));
+    let (mut objects, mut late) = (Objects::default(), Objects::default());
+    objects.apply(kind("Policy"), Change::Put(object()));
+    let mut in_force = |functions: &Functions| {
+        let selection = select_with(&mut objects, functions);
+        let shared = selection.snapshot.warnings().iter().filter(|it| it.message.contains("service account")).count();
+        (selection.verdicts[&policy("limits")].in_force.clone(), shared)
+    };
+    assert_eq!(in_force(&functions), (InForce::Present, 0));
+    functions.apply([(id("job"), workload("shared", PodMode::Enforced))].into());
+    assert_eq!(in_force(&functions), (InForce::Present, 1));
+    // A new policy is refused, until it is known that another controller has it in force.
+    late.apply(kind("Policy"), Change::Put(object()));
+    assert_eq!(select_with(&mut late, &functions).verdicts[&policy("limits")].in_force, InForce::Denial);
+    let mut accepted = object();
+    accepted.status.conditions = vec![Condition {
+        kind: ACCEPTED.to_owned(),
+        status: "True".to_owned(),
+        observed_generation: Some(1),
+        ..Condition::default()
+    }];
+    assert!(late.apply(kind("Policy"), Change::Put(accepted.clone())));
+    assert!(!late.apply(kind("Policy"), Change::Put(accepted)));
+    assert_eq!(select_with(&mut late, &functions).verdicts[&policy("limits")].in_force, InForce::Present);
 }

@@ -1,9 +1,9 @@
 //! Conditions.
 
 use leno_config::Problem;
-use leno_controller::documents::{Condition, InForce, ObjectStatus, Verdict};
+use leno_controller::documents::{ACCEPTED, Condition, InForce, ObjectStatus, Verdict};
 use leno_controller::publication::{NodeScope, Report};
-use leno_controller::status::{ACCEPTED, NodeProgress, PROGRAMMED, PeerReport, Programming, status_of};
+use leno_controller::status::{NodeProgress, PROGRAMMED, PeerReport, Programming, status_of};
 use leno_model::FunctionId;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ fn words(status: &ObjectStatus, kind: &str) -> (String, String, String) {
 fn conditions_say_what_is_in_force_and_why() {
     let (nothing, before) = (Programming::default(), ObjectStatus::default());
     let of = |in_force, failure, programming: &Programming| {
-        status_of(&report(in_force), failure, programming, &before, "2026-11-28T05:00:00Z")
+        status_of("Policy", &report(in_force), failure, programming, &before, "2026-11-28T05:00:00Z")
     };
     let text = |text: &str| text.to_owned();
     let good = of(InForce::Present, None, &nothing);
@@ -54,10 +54,10 @@ fn conditions_say_what_is_in_force_and_why() {
 #[test]
 fn a_time_changes_only_with_its_status() {
     let nothing = Programming::default();
-    let first = status_of(&report(InForce::Present), None, &nothing, &ObjectStatus::default(), "first");
-    let again = status_of(&report(InForce::Present), None, &nothing, &first, "second");
+    let first = status_of("Policy", &report(InForce::Present), None, &nothing, &ObjectStatus::default(), "first");
+    let again = status_of("Policy", &report(InForce::Present), None, &nothing, &first, "second");
     assert_eq!(first, again);
-    let changed = status_of(&report(InForce::Denial), None, &nothing, &first, "second");
+    let changed = status_of("Policy", &report(InForce::Denial), None, &nothing, &first, "second");
     assert!(changed.conditions.iter().all(|condition| condition.last_transition_time == "second"));
 }
 
@@ -67,8 +67,11 @@ fn programmed_is_about_the_nodes_of_the_targets() {
         let web = FunctionId { namespace: "shop".to_owned(), name: "web".to_owned() };
         let hosts = BTreeMap::from([(web, BTreeSet::from(["a".to_owned(), "b".to_owned()]))]);
         let nodes = progress.iter().map(|(name, progress)| ((*name).to_owned(), progress.clone())).collect();
-        let programming = Programming { hosts, nodes };
-        words(&status_of(&report(InForce::Present), None, &programming, &ObjectStatus::default(), ""), PROGRAMMED)
+        let programming = Programming { hosts, nodes, ..Programming::default() };
+        words(
+            &status_of("Policy", &report(InForce::Present), None, &programming, &ObjectStatus::default(), ""),
+            PROGRAMMED,
+        )
     };
     use NodeProgress::{Away, Behind, Current, Rejected};
     let rejected = || Rejected("no memory".to_owned());

@@ -13,7 +13,7 @@ use hyper::{Request, Response};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use leno_control::JoinVerifier;
 use leno_controller::api::{Change, Watch};
-use leno_controller::index::{NamespaceObject, NodeObject, PodObject};
+use leno_controller::index::{EndpointSliceObject, NamespaceObject, NodeObject, PodObject, ServiceObject};
 use leno_controller::review::TokenReviewer;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
@@ -228,6 +228,7 @@ async fn record() {
     api.client().request_text(list.list(&pages).unwrap()).await.unwrap();
     recorder.write("pages");
 
+    record_services(&recorder).await;
     record_widgets(&recorder).await;
     record_reviews(&recorder).await;
     recorder.delete("/api/v1/namespaces", "recorded").await;
@@ -252,6 +253,54 @@ async fn record_a_refusal() {
     watched.until(|change| matches!(change, Change::Gone(_))).await;
     drop(watched);
     recorder.write("refused");
+}
+
+/// Services of all kinds, and a slice whose endpoints change.
+async fn record_services(recorder: &Recorder) {
+    let services = "/api/v1/namespaces/recorded/services";
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/recorded/endpointslices";
+    let metadata = |name: &str| json!({ "name": name });
+    let specs = [
+        (
+            "web",
+            json!({
+                "ports": [{ "name": "http", "port": 80, "targetPort": "http", "appProtocol": "kubernetes.io/h2c" }],
+                "sessionAffinity": "ClientIP", "internalTrafficPolicy": "Local", "trafficDistribution": "PreferSameZone",
+            }),
+        ),
+        ("peers", json!({ "clusterIP": "None" })),
+        ("outside", json!({ "type": "ExternalName", "externalName": "db.example.com" })),
+    ];
+    for (name, spec) in specs {
+        recorder.create(services, json!({ "metadata": metadata(name), "spec": spec })).await;
+    }
+    let endpoint = |address: &str, ready: bool| {
+        json!({
+            "addresses": [address], "conditions": { "ready": ready, "serving": true, "terminating": !ready },
+            "nodeName": "recorded-1", "zone": "north-1", "hints": { "forZones": [{ "name": "north-1" }] },
+            "targetRef": { "kind": "Pod", "namespace": "recorded", "name": format!("web-{address}") },
+        })
+    };
+    let mut slice = json!({
+        "metadata": { "name": "web-1", "labels": { "kubernetes.io/service-name": "web" } },
+        "addressType": "IPv4",
+        "ports": [{ "name": "http", "port": 8080, "protocol": "TCP", "appProtocol": "kubernetes.io/h2c" }],
+        "endpoints": [endpoint("10.78.1.2", true), endpoint("10.78.1.3", true)],
+    });
+    recorder.create(slices, slice.clone()).await;
+    let api = recorder.proxy.api();
+    let of_namespace = |kind| Watch::all(kind).with_fields("metadata.namespace=recorded");
+    let mut watched = Watched::<ServiceObject>::start(&api, &of_namespace(ServiceObject::KIND));
+    watched.listed().await;
+    let mut endpoints = Watched::<EndpointSliceObject>::start(&api, &of_namespace(EndpointSliceObject::KIND));
+    endpoints.listed().await;
+    slice["endpoints"] = json!([endpoint("10.78.1.3", false)]);
+    recorder.patch(slices, "web-1", slice).await;
+    endpoints.until(|change| matches!(change, Change::Put(_))).await;
+    recorder.delete(services, "outside").await;
+    watched.until(|change| matches!(change, Change::Gone(_))).await;
+    drop((watched, endpoints));
+    recorder.write("services");
 }
 
 /// A kind whose definition comes and goes, with an object that does not decode.

@@ -1,7 +1,8 @@
 //! Memory and processor time of the index beside a cluster of many pods.
 
-use leno_controller::api::ApiServer;
-use leno_controller::index::{self, ClusterCounts, Index};
+use leno_controller::api::{ApiServer, Change};
+use leno_controller::index::{self, ClusterCounts, Event, Index};
+use serde_json::{Value, json};
 use std::fs;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -68,4 +69,59 @@ async fn measure() {
         processor - listed.1,
         counts.pods.relists.load(Ordering::Relaxed),
     );
+}
+
+/// The memory of endpoints: `LENO_MEASURE_ENDPOINTS=10000` makes so many, ten in each slice.
+#[test]
+fn measure_endpoints() {
+    let Ok(count) = std::env::var("LENO_MEASURE_ENDPOINTS") else {
+        eprintln!("SKIPPED: with LENO_MEASURE_ENDPOINTS it measures so many endpoints");
+        return;
+    };
+    let count: usize = count.parse().unwrap();
+    let mut index = Index::default();
+    index.apply(Event::Namespaces(Change::Replaced { objects: vec![], broken: vec![] }));
+    index.apply(Event::Nodes(Change::Replaced { objects: vec![], broken: vec![] }));
+    index.apply(Event::Pods(Change::Replaced { objects: vec![], broken: vec![] }));
+    index.apply(Event::Services(Change::Replaced { objects: vec![], broken: vec![] }));
+    index.apply(Event::EndpointSlices(Change::Replaced { objects: vec![], broken: vec![] }));
+    let mut put = |slices: std::ops::Range<usize>| {
+        for slice in slices {
+            let name = format!("service-{slice}");
+            let metadata = |name: &str| json!({ "namespace": format!("ns-{}", slice % 20), "name": name });
+            let ports = json!([{ "name": "http", "port": 8080, "protocol": "TCP" }]);
+            let service = json!({
+                "metadata": metadata(&name),
+                "spec": { "clusterIPs": [format!("10.96.{}.{}", slice / 250, slice % 250)], "ports": ports },
+            });
+            let endpoint = |number: usize| {
+                let pod = json!({ "kind": "Pod", "name": format!("{name}-6d4cf56db6-{number:05}") });
+                json!({
+                    "addresses": [format!("10.{}.{}.{number}", 64 + slice / 250, slice % 250)],
+                    "conditions": { "ready": true, "serving": true, "terminating": false },
+                    "nodeName": format!("node-{}", (slice + number) % 100), "zone": format!("zone-{}", number % 3),
+                    "targetRef": pod,
+                })
+            };
+            let mut slice_metadata = metadata(&format!("{name}-abcde"));
+            slice_metadata["labels"] = json!({ "kubernetes.io/service-name": name });
+            let endpoints: Vec<Value> = (0..10).map(endpoint).collect();
+            let object = json!({ "metadata": slice_metadata, "ports": ports, "endpoints": endpoints });
+            index.apply(Event::Services(Change::Put(serde_json::from_value(service).unwrap())));
+            index.apply(Event::EndpointSlices(Change::Put(serde_json::from_value(object).unwrap())));
+            index.take().unwrap();
+        }
+    };
+    // The first ones fill what the allocator keeps.
+    put(0..100);
+    let before = resident();
+    put(100..100 + count / 10);
+    let bytes = (resident() - before) / count as u64;
+    println!("{:?}: {bytes} bytes for each endpoint, with a tenth of its Service", index.services());
+}
+
+/// The memory of this process in bytes.
+fn resident() -> u64 {
+    let pages = fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }

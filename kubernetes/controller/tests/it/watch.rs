@@ -1,10 +1,13 @@
 //! Watches get the same changes from a conversation, however it is disturbed.
 
 use crate::conversation::{End, Exchange, Replay, recorded};
-use leno_controller::api::{ApiServer, Change, Kind, Metadata, Object, Watch, WatchCounts};
-use leno_controller::index::{self, ClusterCounts, Index, PodObject};
+use leno_controller::api::{ApiServer, Change, Kind, Metadata, Object, ObjectKey, Watch, WatchCounts};
+use leno_controller::index::{
+    self, ClusterCounts, Endpoint, EndpointKey, Index, PodObject, Service, ServiceKind, TargetPort, TrafficDistribution,
+};
 use serde::Deserialize;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -151,6 +154,18 @@ async fn a_watch_resumes_where_its_connection_broke() {
 }
 
 #[tokio::test]
+async fn a_watch_resumes_when_its_connection_falls_silent() {
+    let (watch, listed) = watch_of_pods();
+    let silent = watch.with(&watch.lines[..listed], End::Open);
+    let rest = watch.with(&watch.lines[listed..], End::Open);
+    let rest = Exchange { request: watch.resumed(&version(&watch.lines[listed - 1])), ..rest };
+    let server = Replay::start([silent, rest]).await;
+    let mut watched = Watched::<PodObject>::start(&server.api(), &pods().with_silence(Duration::from_millis(100)));
+    assert_eq!(watched.texts(5).await, PODS);
+    assert_eq!((count(&watched.counts.lists), count(&watched.counts.resumed)), (1, 1));
+}
+
+#[tokio::test]
 async fn a_list_that_breaks_begins_anew() {
     let (watch, listed) = watch_of_pods();
     for kept in 1..listed {
@@ -236,9 +251,13 @@ async fn a_kind_is_watched_while_it_is_defined_past_objects_that_do_not_decode()
 #[tokio::test]
 async fn the_index_follows_a_cluster() {
     let cluster = recorded("cluster");
-    let (mut watch, _) = watch_of_pods();
-    watch.request = watch.request.replace("fieldSelector=metadata.namespace%3Drecorded&", "");
-    let server = Replay::start(cluster.into_iter().chain([watch])).await;
+    let (watch, _) = watch_of_pods();
+    let of_all = |exchange: Exchange| Exchange {
+        request: exchange.request.replace("fieldSelector=metadata.namespace%3Drecorded&", ""),
+        ..exchange
+    };
+    let services = recorded("services").into_iter().map(of_all);
+    let server = Replay::start(cluster.into_iter().chain([of_all(watch)]).chain(services)).await;
     let index = Arc::new(Mutex::new(Index::default()));
     let (sender, mut changes) = mpsc::unbounded_channel();
     let (api, shared) = (server.api(), index.clone());
@@ -247,8 +266,16 @@ async fn the_index_follows_a_cluster() {
         match index::follow(&api, &ClusterCounts::default(), &shared, sink).await {}
     });
     let (mut addresses, mut gone) = (Vec::new(), Vec::new());
-    while gone.is_empty() || addresses.is_empty() {
+    let (mut services, mut endpoints) = (BTreeMap::new(), BTreeMap::new());
+    let outside = ObjectKey { namespace: "recorded".to_owned(), name: "outside".to_owned() };
+    let is_over = |services: &BTreeMap<ObjectKey, Option<Service>>,
+                   endpoints: &BTreeMap<EndpointKey, Option<Endpoint>>| {
+        services.get(&outside) == Some(&None) && endpoints.values().any(Option::is_none)
+    };
+    while gone.is_empty() || addresses.is_empty() || !is_over(&services, &endpoints) {
         let changes = changes.recv().await.unwrap();
+        services.extend(changes.services.services);
+        endpoints.extend(changes.services.endpoints.into_values().flatten());
         for (node, pod) in changes.put {
             assert_eq!((node.as_str(), pod.function.to_string()), ("recorded-1", format!("recorded/{}", pod.name)));
             assert_eq!((pod.ports[0].number, pod.probes[0].path.as_deref()), (8080, Some("/ready")));
@@ -262,5 +289,14 @@ async fn the_index_follows_a_cluster() {
     assert_eq!(node.addresses, ["10.77.0.11".parse::<std::net::IpAddr>().unwrap()]);
     assert_eq!(node.locality.zone.as_deref(), Some("north-1"));
     assert_eq!(index.pods(), 2);
+    assert_eq!((services.values().flatten().count(), index.services()), (2, [2, 1, 1]));
+    let headless = services.values().flatten().filter(|service| service.kind == ServiceKind::Headless);
+    assert_eq!(headless.count(), 1);
+    let web = services.values().flatten().find(|service| service.is_node_local).unwrap();
+    assert_eq!(web.ports[0].target, TargetPort::Name("http".into()));
+    assert_eq!((web.affinity.is_some(), web.distribution), (true, Some(TrafficDistribution::SameZone)));
+    let left = endpoints.values().flatten().next().unwrap();
+    assert_eq!((left.conditions.is_ready, left.conditions.is_serving, left.conditions.stays), (false, true, false));
+    assert_eq!((left.place.zone.as_deref(), &*left.place.for_zones[0]), (Some("north-1"), "north-1"));
     task.abort();
 }

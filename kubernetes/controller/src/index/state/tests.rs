@@ -74,6 +74,40 @@ fn labels_of_namespace_and_pod_enrol_a_pod() {
 }
 
 #[test]
+fn a_node_need_not_wait_for_pods_that_are_not_enrolled() {
+    let starting = |name: &str, more: Value| {
+        let mut starting = json!({ "status": { "phase": "Pending", "podIPs": [] } });
+        merge(&mut starting, more);
+        pod(name, starting)
+    };
+    let label = |label: &str, value: &str| json!({ "metadata": { "labels": { label: value } } });
+    let pods = || {
+        vec![
+            starting("a", json!({})),
+            starting("b", label("leno.dev/mesh", "enabled")),
+            starting("c", label("leno.dev/mesh", "disabled")),
+            starting("d", label("leno.dev/mode", "enforced")),
+            starting("e", json!({ "spec": { "nodeName": "" } })),
+            starting("f", json!({ "spec": { "hostNetwork": true } })),
+            pod("g", json!({})),
+        ]
+    };
+    let unenrolled = |changes: &Changes| -> Vec<String> {
+        changes.unenrolled.iter().map(|(node, uid)| format!("{node} {uid}")).collect()
+    };
+    let (mut index, changes) = index(json!({}), pods());
+    assert_eq!(unenrolled(&changes), ["one uid-a", "one uid-c"]);
+    index.apply(Event::Pods(all(pods())));
+    assert!(index.take().unwrap().is_empty(), "each is reported once");
+    // The scheduler chooses a node.
+    index.apply(Event::Pods(Change::Put(starting("e", json!({ "spec": { "nodeName": "two" } })))));
+    assert_eq!(unenrolled(&index.take().unwrap()), ["two uid-e"]);
+    let enforced = json!({ "leno.dev/mesh": "enabled", "leno.dev/mode": "enforced" });
+    let (_, changes) = self::index(enforced, pods());
+    assert_eq!(unenrolled(&changes), [""; 0], "its pods wait, with a label of their own too");
+}
+
+#[test]
 fn a_pod_may_tighten_the_mode_and_not_relax_it() {
     let label = |value: &str| json!({ "metadata": { "labels": { "leno.dev/mode": value } } });
     let modes = |namespace: &str| {
@@ -87,6 +121,31 @@ fn a_pod_may_tighten_the_mode_and_not_relax_it() {
     assert_eq!(modes("permissive"), ["enforced", "enforced", "permissive"]);
     assert_eq!(modes("enforced"), ["enforced"; 3]);
     assert_eq!(modes("Enforced"), ["enforced"; 3], "an unknown mode is the stricter one");
+}
+
+#[test]
+fn a_namespace_with_an_enforced_pod_counts_as_enforced() {
+    let labels =
+        |mesh: &str| json!({ "metadata": { "labels": { "leno.dev/mesh": mesh, "leno.dev/mode": "enforced" } } });
+    let enforced = |index: &mut Index| index.take().unwrap().enforced.map(Vec::from_iter);
+    let shop = || Some(vec!["shop".to_owned()]);
+    let (mut index, changes) = index(json!({}), vec![pod("a", labels("disabled")), pod("b", json!({}))]);
+    assert_eq!(changes.enforced, None);
+    index.apply(Event::Pods(Change::Put(pod("c", labels("enabled")))));
+    assert_eq!(enforced(&mut index), shop());
+    index.apply(Event::Pods(Change::Put(pod("d", labels("enabled")))));
+    index.apply(Event::Pods(Change::Gone(key("shop", "c"))));
+    assert_eq!(enforced(&mut index), None, "another one is there");
+    index.apply(Event::Pods(Change::Gone(key("shop", "d"))));
+    assert_eq!(enforced(&mut index), Some(vec![]));
+    // Its namespace enrols a pod.
+    index.apply(Event::Pods(Change::Put(pod(
+        "e",
+        json!({ "metadata": { "labels": { "leno.dev/mode": "enforced" } } }),
+    ))));
+    assert_eq!(enforced(&mut index), None);
+    index.apply(Event::Namespaces(Change::Put(namespace("shop", json!({ "leno.dev/mesh": "enabled" })))));
+    assert_eq!(enforced(&mut index), shop());
 }
 
 #[test]
@@ -123,6 +182,30 @@ fn what_is_left_alone_has_its_reason() {
             assert_eq!(refused.is_some(), matches!(reason, Some(LeftAlone::HostNetwork | LeftAlone::NetAdmin)));
         }
     }
+}
+
+#[test]
+fn pods_that_are_not_captured_have_a_reason() {
+    let labels = json!({ "leno.dev/mesh": "enabled", "leno.dev/mode": "enforced" });
+    let privileged = json!({ "spec": { "containers": [{ "securityContext": { "privileged": true } }] } });
+    let pods = vec![
+        pod("a", json!({})),
+        pod("b", json!({ "spec": { "hostNetwork": true } })),
+        pod("c", privileged),
+        pod("d", json!({ "metadata": { "labels": { "leno.dev/mesh": "disabled" } } })),
+        pod("e", json!({ "status": { "phase": "Failed" } })),
+        pod("f", json!({ "spec": { "nodeName": "two" } })),
+        pod("g", json!({ "spec": { "nodeName": "" } })),
+    ];
+    let (index, _) = index(labels, pods);
+    // The agent also reports pods that it must not capture.
+    let reported = ["a", "b"].map(|name| (format!("uid-{name}").parse().unwrap(), "no kernel".to_owned()));
+    let (enrolled, faults) = index.faults(&reported.into(), |node| node == "two");
+    assert_eq!(enrolled, 4);
+    let faults: Vec<String> = faults.iter().map(|fault| format!("{} {}", fault.pod, fault.reason.word())).collect();
+    assert_eq!(faults, ["shop/a CaptureFailed", "shop/b HostNetwork", "shop/c NetAdmin", "shop/f NoAgent"]);
+    let (_, none) = index.faults(&BTreeMap::new(), |_| false);
+    assert_eq!(none.len(), 2);
 }
 
 #[test]
@@ -200,7 +283,7 @@ fn a_workload_is_what_its_pods_share() {
     assert!(index.take().unwrap().is_empty(), "nothing differs");
     index.apply(Event::Pods(all(vec![])));
     assert_eq!(index.take().unwrap().workloads[&function], None);
-    assert!(index.steps.members.is_empty() && index.shared.templates.is_empty() && index.shared.nodes.is_empty());
+    assert!(index.steps.members.is_empty() && index.shared.templates.used() == 0 && index.shared.nodes.used() == 0);
 }
 
 #[test]
@@ -346,7 +429,7 @@ impl World {
         match kind {
             Event::Namespaces(_) => Event::Namespaces(all(self.namespaces.values().cloned().collect())),
             Event::Nodes(_) => Event::Nodes(all(self.nodes.values().cloned().collect())),
-            Event::Pods(_) => Event::Pods(all(self.pods.values().cloned().collect())),
+            _ => Event::Pods(all(self.pods.values().cloned().collect())),
         }
     }
 
@@ -403,7 +486,7 @@ proptest! {
         prop_assert_eq!(&taken, &anew);
         let left = |index: &Index| index.left_alone().collect::<BTreeSet<_>>();
         prop_assert_eq!(left(&index), left(&restarted));
-        prop_assert_eq!(index.shared.templates.len(), restarted.shared.templates.len());
+        prop_assert_eq!(index.shared.templates.used(), restarted.shared.templates.used());
         prop_assert_eq!(index.steps.members.len(), restarted.steps.members.len());
         prop_assert_eq!(index.pods(), world.pods.len());
     }
