@@ -146,7 +146,8 @@ async fn start(
     settings(&control, &membership, BACKOFF).await?;
     let before = relay.received();
     let inbound = Some(SocketAddr::from((NODE, 10_000 + node as u16)));
-    let (agent, updates) = join(Options { control, membership, inbound, backoff: BACKOFF, rejoin: Some(platform) })?;
+    let (agent, updates) =
+        join(Options { control, membership, inbound, backoff: BACKOFF, rejoin: Some(platform), oldest: 1 })?;
     agent.subscribe([Subject::Mesh, Subject::Bundle, Subject::Hosted]);
     let tally = Arc::new(Tally::default());
     tokio::spawn(accept(updates, tally.clone()));
