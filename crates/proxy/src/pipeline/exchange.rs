@@ -236,8 +236,10 @@ impl Exchange {
         let other = head::other_upgrade(head).filter(|_| !connection.pod.is_enforced());
         let kind = head::admit(head, direction)?;
         if head.method == Method::CONNECT {
-            let passes = head.version != Version::HTTP_2 && !connection.pod.is_enforced();
-            return if passes { Ok(RequestKind { upgrade: true, ..kind }) } else { Err(HeadError::Method) };
+            // Over HTTP/2, the stream becomes the tunnel, and no protocol is switched.
+            let upgrade = head.version != Version::HTTP_2;
+            let refused = connection.pod.is_enforced();
+            return if refused { Err(HeadError::Method) } else { Ok(RequestKind { upgrade, ..kind }) };
         }
         let Some(other) = other else { return Ok(kind) };
         head::set_upgrade(&mut head.headers, other);

@@ -34,7 +34,7 @@ pub(super) struct PreparedCopy {
 /// Prepares the copies of a request, whose head is the one that its route made.
 pub(super) fn prepare(exchange: &Exchange, followed: &FollowedRoute, head: &request::Parts) -> Vec<PreparedCopy> {
     // A tunnel has two ends.
-    let mirrors = followed.mirrors().filter(|_| !exchange.upgrade);
+    let mirrors = followed.mirrors().filter(|_| !exchange.upgrade && !exchange.connects);
     let prepared = mirrors.filter_map(|mirror| {
         if !leno_routing::is_mirrored(mirror, exchange.worker.random.next()) {
             return None;

@@ -153,6 +153,7 @@ pub(super) async fn forward(
     // A request that is a retry, or that is made for one, is tried once. Otherwise each function of
     // a call chain would multiply the requests of the one before.
     let may_retry = !exchange.upgrade
+        && !exchange.connects
         && !exchange.is_retry
         && !exchange.is_copy()
         && !matches!(exchange.origin, Origin::Inbound(_));

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{Reason, SendStream};
-use http::{Method, Request, Response, StatusCode, header};
+use http::{Method, Request, Response, header};
 use http_body::Body as _;
 use leno_http::body::Body;
 use leno_http::http2::{Tunnel, TunnelHandle, pipe};
@@ -118,7 +118,7 @@ fn received(
 ) -> Response<WireBody> {
     let (mut head, stream) = response.into_parts();
     match tunnel {
-        Some(to) if head.status == StatusCode::OK => {
+        Some(to) if head.status.is_success() => {
             head.extensions.insert(TunnelHandle::new(Tunnel::new(to, stream)));
             Response::from_parts(head, WireBody::Empty)
         }
