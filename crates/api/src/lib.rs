@@ -13,6 +13,7 @@ pub mod log_page;
 pub mod namespaces;
 pub mod node;
 pub mod nodes;
+mod pods;
 pub mod policies;
 mod revisions;
 pub mod rollouts;

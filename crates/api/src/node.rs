@@ -17,7 +17,7 @@ use crate::gateways::RouteViews;
 use crate::log_page::{LogPage, LogQuery, Marks};
 use crate::revisions::DeclaredNames;
 use crate::scrape::Scrape;
-use crate::{alerts, certificates, jobs, limits, namespaces, nodes, revisions, scaling, upgrade};
+use crate::{alerts, certificates, jobs, limits, namespaces, nodes, pods, revisions, scaling, upgrade};
 use axum::extract::Query;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -28,6 +28,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use leno_control::{Control, FunctionNode, RerunError, Transaction};
 use leno_model::FunctionId;
 use leno_model::{IN_NODE, InstanceState, Run};
+use leno_node::Pods;
 use leno_proxy::{FunctionEntry, Node};
 use leno_supervisor::{ImageState, Supervisor, VolumeError};
 use leno_telemetry::exposition::CONTENT_TYPE;
@@ -71,6 +72,8 @@ pub struct Admin {
     pub configured: watch::Receiver<bool>,
     /// Whether the configuration is in force and every identity certified.
     pub ready: watch::Receiver<bool>,
+    /// Its pods; `None`: it captures none.
+    pub pods: Option<Pods>,
     /// Why the control plane in this process cannot use its store; `None`: it can, or has none.
     pub store_fault: watch::Receiver<Option<String>>,
     /// Receives upgrade requests, one at a time.
@@ -142,12 +145,16 @@ async fn accept(admin: Arc<Admin>, listener: Listener, capacity: Arc<Semaphore>)
 }
 
 impl Admin {
-    /// The condition for which the node waits before it accepts connections.
-    fn missing(&self) -> &'static str {
-        match *self.configured.borrow() {
-            false => "starting: waits for the first configuration; listeners accept no connections yet\n",
-            true => "starting: waits for certificates\n",
+    /// The condition for which the node waits; `None`: it is ready.
+    fn missing(&self) -> Option<&'static str> {
+        if !*self.configured.borrow() {
+            return Some("starting: waits for the first configuration; listeners accept no connections yet\n");
         }
+        if !*self.ready.borrow() {
+            return Some("starting: waits for certificates\n");
+        }
+        let serves_pods = self.pods.as_ref().is_none_or(Pods::is_ready);
+        (!serves_pods).then_some("starting: captures the pods, and opens the socket of the CNI plug-in\n")
     }
 
     fn answer(&self, access: &Access, request: &Request<Incoming>) -> Response<Full<Bytes>> {
@@ -160,8 +167,10 @@ impl Admin {
         let path = request.uri().path();
         match path {
             "/healthz" => reply(StatusCode::OK, "text/plain", "alive\n".to_owned()),
-            "/readyz" if *self.ready.borrow() => reply(StatusCode::OK, "text/plain", "ready\n".to_owned()),
-            "/readyz" => reply(StatusCode::SERVICE_UNAVAILABLE, "text/plain", self.missing().to_owned()),
+            "/readyz" => match self.missing() {
+                None => reply(StatusCode::OK, "text/plain", "ready\n".to_owned()),
+                Some(missing) => reply(StatusCode::SERVICE_UNAVAILABLE, "text/plain", missing.to_owned()),
+            },
             "/metrics" => reply(StatusCode::OK, CONTENT_TYPE, self.metrics()),
             "/functions" => list(self.functions()),
             "/instances" => list(self.instances()),
@@ -189,6 +198,7 @@ impl Admin {
             },
             "/namespaces" => list(namespaces::rows(&self.node, &self.supervisor)),
             "/volumes" => list(json!(self.supervisor.volumes().map(|volumes| volumes.list()).unwrap_or_default())),
+            "/pods" => list(json!(self.pods.as_ref().map(Pods::status).unwrap_or_default())),
             "/events" => list(self.events()),
             "/identities" => list(self.identities()),
             "/flows" => list(json!(self.node.telemetry.flows(request.uri().query()))),
@@ -349,6 +359,10 @@ impl Admin {
             .with(&telemetry.destinations.scrape())
             .with(&self.node.links.scrape())
             .with(&self.node.channels.scrape());
+        let exposition = match &self.pods {
+            Some(pods) => exposition.with(&pods::Scrape::of(pods)),
+            None => exposition,
+        };
         match &self.control {
             Some(control) => exposition.with(&Scrape::of(control.status())),
             None => exposition,
@@ -517,7 +531,7 @@ const ROLLOUTS: &str = "/rollouts/";
 const LOGS_BYTES: u32 = 1 << 20;
 /// This node's name on its own pages.
 const THIS_NODE: &str = "";
-const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /namespaces /gateways /routes /revisions /instances /jobs /events /identities /volumes /externals /chains /flows /edges /rules /destinations /limits /changes /alerts /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /policies/NAMESPACE/NAME /limits/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade, /rollouts/NAMESPACE/NAME; DELETE /volumes/NAMESPACE/NAME\n";
+const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /namespaces /gateways /routes /revisions /instances /pods /jobs /events /identities /volumes /externals /chains /flows /edges /rules /destinations /limits /changes /alerts /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /policies/NAMESPACE/NAME /limits/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade, /rollouts/NAMESPACE/NAME; DELETE /volumes/NAMESPACE/NAME\n";
 
 fn list(value: Value) -> Response<Full<Bytes>> {
     reply(StatusCode::OK, "application/json", value.to_string())

@@ -51,7 +51,7 @@ use std::sync::OnceLock;
 pub use direct::{Channel, ChannelViolation, Channels, Counts, Limits, OpenChannel};
 pub use intercept::Interception;
 pub use mesh::{Mesh, Network, Rule, Transport, Verdict};
-pub use pods::{DatagramPeer, DropReason, Guard, POD_MARK, PodState, Pods, Side};
+pub use pods::{DatagramPeer, DropReason, Guard, KnownCaller, POD_MARK, PodState, Pods, Side};
 pub use private::PrivateNetwork;
 pub use refusals::{Refusal, Refusals};
 pub use splice::{SocketWatch, Splice};

@@ -2,10 +2,12 @@
 
 crate::skeleton!("/pods.skel.rs");
 
+mod callers;
 mod peer;
 mod pins;
 
 use crate::{Error, Network};
+pub use callers::KnownCaller;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{AsRawLibbpf, Link, MapCore, MapFlags, MapHandle, Program};
 pub use peer::DatagramPeer;
@@ -17,6 +19,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
 
 /// The mark of packets that a pod's rule leads back into the pod. It is `MARK` of `pods.bpf.c`.
 pub const POD_MARK: u32 = 0x4c65_6e6f;
@@ -70,6 +73,22 @@ impl DropReason {
         Self::Family,
     ];
 
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NoAgent => "no_agent",
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Icmp => "icmp",
+            Self::Protocol => "protocol",
+            Self::Frame => "frame",
+            Self::Fragment => "fragment",
+            Self::Forwarded => "forwarded",
+            Self::Spoofed => "spoofed",
+            Self::Family => "socket_family",
+        }
+    }
+
     fn key(self, network: Network) -> [u8; 16] {
         let mut key = [0; 16];
         key[..8].copy_from_slice(&network.0.to_ne_bytes());
@@ -113,6 +132,9 @@ pub struct Pods {
     peers: MapHandle,
     drops: MapHandle,
     agents: MapHandle,
+    callers: MapHandle,
+    /// Loading the programs of a pod takes megabytes for a moment: one pod at a time.
+    loading: Mutex<()>,
     /// Without one, the programs that drop packets are not loaded.
     guard: Option<Guard>,
 }
@@ -154,6 +176,7 @@ impl Pods {
             ("peers", &mut maps.peers),
             ("drops", &mut maps.drops),
             ("agents", &mut maps.agents),
+            ("callers", &mut maps.callers),
         ] {
             // It is adopted if it exists.
             map.set_pin_path(folder.join(name))?;
@@ -182,6 +205,8 @@ impl Pods {
             peers: MapHandle::try_from(&maps.peers)?,
             drops: MapHandle::try_from(&maps.drops)?,
             agents: MapHandle::try_from(&maps.agents)?,
+            callers: MapHandle::try_from(&maps.callers)?,
+            loading: Mutex::default(),
             guard,
         })
     }
@@ -200,6 +225,7 @@ impl Pods {
     ) -> Result<(), Error> {
         /// The loopback interface has this number in every network namespace.
         const LOOPBACK: u32 = 1;
+        let loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
         let mut place = MaybeUninit::uninit();
         let mut open = PodsSkelBuilder::default().open(&mut place)?;
         self.share(&mut open)?;
@@ -207,6 +233,7 @@ impl Pods {
             rodata.network = network.0;
         }
         let skeleton = open.load()?;
+        drop(loading);
         for reason in DropReason::ALL {
             // It fails if the count exists, which is fine.
             let _ = self.drops.update(&reason.key(network), &0_u64.to_ne_bytes(), MapFlags::NO_EXIST);
@@ -240,6 +267,7 @@ impl Pods {
             (&mut maps.peers, &self.peers),
             (&mut maps.drops, &self.drops),
             (&mut maps.agents, &self.agents),
+            (&mut maps.callers, &self.callers),
         ] {
             map.reuse_fd(shared.as_fd())?;
         }

@@ -49,6 +49,9 @@ pub(crate) enum Listing {
     /// Running copies of functions.
     #[value(alias = "instance")]
     Instances,
+    /// Pods of Kubernetes on this node: whether their connections pass the node, and why not.
+    #[value(alias = "pod")]
+    Pods,
     /// External services, the functions that may call them, and the number of connections.
     #[value(alias = "external")]
     Externals,
@@ -161,6 +164,7 @@ impl Listing {
             Self::Nodes => "/nodes",
             Self::Revisions => "/revisions",
             Self::Instances => "/instances",
+            Self::Pods => "/pods",
             Self::Externals => "/externals",
             Self::Chains => "/chains",
             Self::Jobs => "/jobs",
@@ -220,6 +224,16 @@ impl Listing {
                 ("DIGEST", "digest", Wide),
             ],
             Self::Instances => &columns::INSTANCES[..columns::INSTANCES.len() - 1],
+            Self::Pods => &[
+                ("POD", "pod", Plain),
+                ("FUNCTION", "function", Plain),
+                ("MODE", "mode", Plain),
+                ("STATE", "state", Plain),
+                ("AGE", "since", Age),
+                ("REASON", "reason", Plain),
+                ("ADDRESSES", "addresses", Wide),
+                ("UID", "uid", Wide),
+            ],
             Self::Volumes => &[
                 ("VOLUME", "volume", Plain),
                 ("SIZE", "size", Plain),

@@ -23,6 +23,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         &[("gateway --control 10.0.0.1:15010 --join gateway.token --gateway-http 0.0.0.0:80", "HTTP for clients")],
     ),
     ("upgrade", &[("upgrade", "the node of this account is replaced by this program")]),
+    ("ready", &[("ready", "0 if the node of this account is ready")]),
     (
         "check",
         &[

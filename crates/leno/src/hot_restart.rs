@@ -1,8 +1,10 @@
 //! The child process that takes over in a hot restart: its program, its start, and its end.
 
+mod container;
 mod process;
 mod program;
 
+pub(crate) use container::{NextContainer, SOCKET, running};
 pub(crate) use process::{ChildProcess, ChildStarter, TransferredState};
 pub(crate) use program::Program;
 

@@ -41,6 +41,7 @@ mod progress;
 mod pulls;
 mod quantity;
 mod random;
+mod ready;
 mod remote;
 mod rerun;
 mod rollouts;
@@ -125,6 +126,8 @@ enum Command {
     /// The new process takes over when it is ready; until then, and if it never is, the running
     /// process continues. Afterwards the running process lets open requests complete.
     Upgrade(upgrade::Arguments),
+    /// End with 0 if the node of this machine is ready, else with 1. Print what it waits for.
+    Ready(NodeAddress),
     /// Check documents without starting anything.
     ///
     /// Also warns of documents that are valid but very likely wrong: rules without effect, rules
@@ -436,6 +439,7 @@ fn main() -> ExitCode {
         Command::Node { arguments, gateway } => start(&arguments, gateway),
         Command::Gateway(arguments) => start(&arguments, true),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
+        Command::Ready(node) => ready::run(&node),
         Command::Check { documents, strict, reader, server } => check::run(documents.path(), strict, reader, &server),
         Command::Import { path, file, output, namespace } => {
             import::run(&path.or(file).unwrap_or_default(), output.as_deref(), namespace.as_deref())

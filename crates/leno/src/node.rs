@@ -2,10 +2,10 @@
 
 use crate::allocator::Starting;
 use crate::component_cache;
-use crate::hot_restart::{self, ChildProcess, ChildStarter, Program, TransferredState};
+use crate::hot_restart::{self, ChildProcess, ChildStarter, NextContainer, Program, TransferredState};
 use crate::signals::Stop;
 use crate::{Guards, harden, jails, notify, pulls, quantity, random, telemetry};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use leno_agent::{BACKOFF, JoinOptions, PlatformJoin, enrol, follow, settings};
 use leno_api::alerts::AlertHistory;
 use leno_api::node::{self as admin, Address, Admin, Listener, PARENT_PID, ParentListener};
@@ -16,6 +16,7 @@ use leno_node::{CaptureOptions, ChildLink, Engines, Join, Listeners, Parent, Pod
 use leno_supervisor::{Settings, VolumeStore, end_orphans};
 use leno_wire::{Capacity, JoinToken};
 use rustix::process::{Resource, getrlimit};
+use std::convert::Infallible;
 use std::fs::DirBuilder;
 use std::future::{Future, pending};
 use std::net::{IpAddr, SocketAddr};
@@ -28,10 +29,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 
 /// Threads of the supervisor and the admin listener, unless there are fewer cores. Requests have
 /// separate workers.
 const MANAGEMENT_THREADS: usize = 2;
+
+/// How long a node of Kubernetes that ends without a successor waits for open requests: until the next
+/// one starts, enforced pods are closed, and permissive ones are not judged.
+const MAX_ABSENCE: Duration = Duration::from_secs(5);
 
 /// The root of cgroup2, and where it is on a machine that also has cgroup v1.
 const CGROUP: &str = "/sys/fs/cgroup";
@@ -77,7 +83,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "IP")]
     advertise: Option<IpAddr>,
     /// Listener for other nodes, instead of the one in the Mesh document.
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", value_parser = listener)]
     inbound: Option<SocketAddr>,
     /// Listener for calls of instances without a jail, instead of the one in the Mesh document.
     #[arg(long, value_name = "IP:PORT")]
@@ -188,7 +194,10 @@ pub(crate) fn run(arguments: &Arguments, gateway: bool) -> Result<ExitCode> {
     random::gather();
     telemetry::start();
     let program = Program::of_this_process()?;
-    let parent = arguments.take_over.then(hot_restart::parent).transpose()?;
+    let parent = match arguments.kubernetes {
+        true => hot_restart::running(Path::new(hot_restart::SOCKET))?,
+        false => arguments.take_over.then(hot_restart::parent).transpose()?,
+    };
     let workers = arguments.workers.map(|count| NonZeroUsize::new(count).context("--workers must be at least 1"));
     let workers = workers.transpose()?;
     let listeners = arguments.listeners(gateway)?;
@@ -279,6 +288,7 @@ async fn node(
     let admin_listener = Listener::open(&mesh.admin, inherited.unwrap_or_default()).await?;
     let (admin, leaves_file) = (admin_listener.address()?, admin_listener.leaves_file());
     let (sole, alone) = watch::channel(false);
+    let next = arguments.kubernetes.then(|| alone.clone());
     let mut starter = ChildStarter { program, admin: admin_listener.descriptors()?, half, descriptors, alone };
     let mut running = leno_node::start(mesh, workers, engines, Arc::new(component_cache::modules()), join).await?;
     let take_over = async {
@@ -314,6 +324,7 @@ async fn node(
         routes: None,
         configured: running.configured.clone(),
         ready: running.ready.clone(),
+        pods: running.pods.clone(),
         store_fault: watch::channel(None).1,
         upgrades,
         alerts: AlertHistory::default(),
@@ -330,7 +341,8 @@ async fn node(
             tracing::info!("gateway   {scheme}://{address}");
         }
     }
-    tracing::info!("sidecars  outbound {}, inbound {}", addresses.outbound, addresses.inbound);
+    let outbound = addresses.outbound.map(|address| format!("outbound {address}, ")).unwrap_or_default();
+    tracing::info!("sidecars  {outbound}inbound {}", addresses.inbound);
     tracing::info!("admin     {admin}");
     let mut is_ready = running.ready.clone();
     let ready = async { is_ready.wait_for(|ready| *ready).await.is_ok() };
@@ -340,7 +352,29 @@ async fn node(
             notify::send("READY=1");
         }
         tokio::spawn(starting.give_back());
-        if let Some((link, child)) = or(ended.as_mut(), upgraded(&mut starter, &running, &mut requests)).await {
+        if let Some(alone) = next {
+            let next = NextContainer::open(Path::new(hot_restart::SOCKET), (half, descriptors), alone)?;
+            let (link, is_to_end) = {
+                let (mut under_way, refusing) = (next.under_way(), refuse_upgrades(&mut requests));
+                let mut replaced = std::pin::pin!(async {
+                    tokio::select! { link = next.offer(&running) => link, never = refusing => match never {} }
+                });
+                match or(ended.as_mut(), replaced.as_mut()).await {
+                    // The old pod of an update may be ended before the new one has taken over.
+                    None => (or(async { drop(under_way.wait_for(|it| !it).await) }, replaced.as_mut()).await, true),
+                    link => (link, false),
+                }
+            };
+            if let Some(link) = link {
+                tracing::info!("draining: the node of another container has the node, requests under way may end");
+                tokio::join!(answering.end(), running.drain_as_parent(link)).1?;
+                if !is_to_end {
+                    // The kubelet would start the container again.
+                    ended.await;
+                }
+                return Ok(ExitCode::SUCCESS);
+            }
+        } else if let Some((link, child)) = or(ended.as_mut(), upgraded(&mut starter, &running, &mut requests)).await {
             leaves_file.store(true, Ordering::Relaxed);
             tracing::info!("draining: child process {} has the node, requests under way may end", child.pid());
             tokio::join!(answering.end(), running.drain_as_parent(link)).1?;
@@ -350,7 +384,14 @@ async fn node(
         end_orphans().await;
     }
     tracing::info!("ending: no new connections, requests under way may end; another signal ends them");
-    running.stop_unless(Stop::new()?.asked()).await?;
+    let mut stop = Stop::new()?;
+    let hurry = async {
+        match arguments.kubernetes {
+            true => drop(timeout(MAX_ABSENCE, stop.asked()).await),
+            false => stop.asked().await,
+        }
+    };
+    running.stop_unless(hurry).await?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -375,9 +416,26 @@ async fn upgraded(
     }
 }
 
+/// An address with its port. Brackets around an IPv6 address may be missing, as where a manifest of
+/// Kubernetes adds a port to the address of the node.
+fn listener(text: &str) -> Result<SocketAddr, String> {
+    let bare = || text.rsplit_once(':').and_then(|(ip, port)| Some((ip.parse::<IpAddr>().ok()?, port.parse().ok()?)));
+    let address = text.parse().ok().or_else(|| bare().map(SocketAddr::from));
+    address.ok_or_else(|| "expected an IP address and a port, such as 10.0.0.1:15006 or [fd00::1]:15006".to_owned())
+}
+
+/// Refuses requests for an upgrade: the child would end with this container.
+async fn refuse_upgrades(requests: &mut mpsc::Receiver<Pending>) -> Infallible {
+    loop {
+        let Some(Pending { answer, .. }) = requests.recv().await else { return pending().await };
+        let _ = answer.send(Err(anyhow!("it is a node of Kubernetes; change the image of its DaemonSet instead")));
+    }
+}
+
 /// Waits for `future`; `None`: a signal came first.
 async fn or<T>(ended: impl Future<Output = ()>, future: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
+        biased;
         done = future => Some(done),
         () = ended => None,
     }
@@ -423,4 +481,23 @@ async fn membership(arguments: &Arguments) -> Result<Membership> {
 fn token(path: &Path) -> Result<JoinToken> {
     let text = std::fs::read_to_string(path).with_context(|| format!("the join token: {}", path.display()))?;
     text.parse().with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::listener;
+
+    #[test]
+    fn brackets_of_a_listener_may_be_missing() {
+        for (text, address) in [
+            ("10.77.0.12:15006", "10.77.0.12:15006"),
+            ("[fd77::12]:15006", "[fd77::12]:15006"),
+            ("fd77::12:15006", "[fd77::12]:15006"),
+        ] {
+            assert_eq!(listener(text).unwrap().to_string(), address);
+        }
+        for text in ["fd77::12", "10.77.0.12", ":15006", "node:15006", "10.77.0.12:70000"] {
+            assert!(listener(text).is_err(), "{text}");
+        }
+    }
 }

@@ -243,6 +243,7 @@ async fn up(
         routes: Some(routes.clone()),
         configured: running.configured.clone(),
         ready: running.ready.clone(),
+        pods: None,
         store_fault,
         upgrades,
         alerts: AlertHistory::default(),
@@ -340,7 +341,8 @@ fn announce(running: &Running, admin: &Address, path: &Path, snapshot: &Snapshot
             tracing::info!("gateway   {scheme}://{address}");
         }
     }
-    tracing::info!("sidecars  outbound {}, inbound {}", addresses.outbound, addresses.inbound);
+    let outbound = addresses.outbound.map(|address| format!("outbound {address}, ")).unwrap_or_default();
+    tracing::info!("sidecars  {outbound}inbound {}", addresses.inbound);
     tracing::info!("admin     {admin}");
     tracing::info!("{}: {}", path.display(), snapshot.read());
     tell_imports(snapshot);

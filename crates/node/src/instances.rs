@@ -194,7 +194,7 @@ pub(crate) struct InstanceHost {
 /// A node that serves.
 struct ServingNode {
     node: Weak<leno_proxy::Node>,
-    outbound: SocketAddr,
+    outbound: Option<SocketAddr>,
     interceptor: Interceptor,
     kernel: Arc<KernelParts>,
 }
@@ -227,7 +227,7 @@ impl InstanceHost {
     pub(crate) fn attach(
         &self,
         node: &Arc<leno_proxy::Node>,
-        outbound: SocketAddr,
+        outbound: Option<SocketAddr>,
         interceptor: Interceptor,
         kernel: Arc<KernelParts>,
     ) {
@@ -237,7 +237,7 @@ impl InstanceHost {
 
     fn credentials<T>(&self, then: impl FnOnce(&Credentials, SocketAddr) -> T) -> Option<T> {
         let attached = self.node.get()?;
-        Some(then(&attached.node.upgrade()?.credentials, attached.outbound))
+        Some(then(&attached.node.upgrade()?.credentials, attached.outbound?))
     }
 
     fn node(&self) -> Option<Arc<leno_proxy::Node>> {

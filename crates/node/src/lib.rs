@@ -34,6 +34,8 @@ pub use hot_restart::{ChildLink, OfferError, Parent, ParentError, StateCheck, Ta
 pub use images::{SecretError, registries};
 pub use listeners::Listeners;
 pub use placement::whole_machine;
-pub use pods::{Capture, CaptureError, CaptureOptions, MachineCapture, PodHandle, PodOptions};
+pub use pods::{
+    Capture, CaptureError, CaptureOptions, MachineCapture, PodHandle, PodOptions, PodState, PodStatus, Pods,
+};
 pub use questions::PendingView;
 pub use start::{HotRestartOptions, Join, Running, start};

@@ -9,19 +9,23 @@ mod capture;
 mod cni;
 mod enforced;
 mod machine;
+mod status;
 mod task;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 pub use capture::{Capture, PodHandle};
 pub use leno_pods::{CaptureError, CaptureOptions};
 pub use machine::MachineCapture;
+pub use status::{PodState, PodStatus};
 
 use crate::workloads::Workloads;
 use enforced::EnforcedList;
 use leno_cni::enforced::ENFORCED_FILE;
 use leno_cni::protocol::SOCKET;
-use leno_model::{FunctionId, InstanceState, Pod, PodMode, PodRefusal, PodUid};
+use leno_model::{FunctionId, InstanceState, Pod, PodMode, PodUid};
+use leno_proxy::pods::PodCaller;
 use leno_proxy::{Interceptor, Node};
 use leno_wire::Instance;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -56,7 +60,7 @@ impl PodOptions {
 
 /// The pods of this node. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Pods {
+pub struct Pods {
     inner: Arc<Inner>,
 }
 
@@ -76,6 +80,8 @@ struct Inner {
     owner: watch::Receiver<bool>,
     /// Rises when a pod changes its state.
     changes: watch::Sender<u64>,
+    /// Whether this process serves the pods of the node, and answers the CNI plug-in.
+    ready: watch::Sender<bool>,
     enforced: EnforcedList,
 }
 
@@ -85,6 +91,8 @@ pub(crate) type FaultReport = Box<dyn Fn(&PodUid, Option<String>) + Send + Sync>
 #[derive(Default)]
 struct Table {
     pods: BTreeMap<PodUid, Entry>,
+    /// Pods that are not to be captured.
+    refused: BTreeMap<PodUid, Pod>,
     /// Functions with a pod that has changed its state.
     changed: BTreeSet<FunctionId>,
     /// Held by the task of each pod, also after the pod was removed.
@@ -148,24 +156,15 @@ impl Pods {
     ) -> Self {
         let PodOptions { capture, socket, enforced } = options;
         let pods = Self::new((capture, sources), &enforced, node, interceptor, owner.clone());
-        let (asked, mut complete) = (pods.clone(), pods.inner.complete.subscribe());
+        let asked = pods.clone();
         tokio::spawn(async move {
+            // The error: the node has ended.
             if owner.wait_for(|owner| *owner).await.is_err() {
                 return;
             }
-            tokio::spawn({
-                let pods = asked.clone();
-                async move {
-                    // The error: the node has ended.
-                    if complete.wait_for(|complete| *complete).await.is_ok() {
-                        pods.release_others();
-                    }
-                }
-            });
-            match cni::open(&socket) {
-                Ok(listener) => cni::serve(listener, asked).await,
-                Err(error) => tracing::error!("{error}; pods of enforced namespaces do not start"),
-            }
+            let listener = cni::open_at_last(&socket).await;
+            tokio::spawn(asked.clone().become_ready());
+            cni::serve(listener, asked).await;
         });
         pods
     }
@@ -188,14 +187,19 @@ impl Pods {
             complete: watch::Sender::new(false),
             owner,
             changes: watch::Sender::new(0),
+            ready: watch::Sender::new(false),
             enforced: EnforcedList::open(enforced),
         };
-        Self { inner: Arc::new(inner) }
+        let pods = Self { inner: Arc::new(inner) };
+        let inner = Arc::downgrade(&pods.inner);
+        node.pod_callers.search_also(Box::new(move |client| inner.upgrade()?.caller(client)));
+        pods
     }
 
     /// Adds a pod, or changes its settings.
     fn set(&self, pod: Pod) {
         let mut table = self.inner.table();
+        table.refused.remove(&pod.uid);
         let pod = Arc::new(pod);
         match table.pods.get(&pod.uid) {
             Some(entry) => {
@@ -222,6 +226,9 @@ impl Pods {
     /// Releases a pod.
     fn remove(&self, uid: &PodUid) {
         let mut table = self.inner.table();
+        if table.refused.remove(uid).is_some() {
+            (self.inner.report)(uid, None);
+        }
         if let Some(entry) = table.pods.remove(uid) {
             table.changed.insert(entry.wanted.borrow().pod.function.clone());
         }
@@ -232,6 +239,7 @@ impl Pods {
     pub(crate) fn follow(&self, pods: Vec<(PodUid, Option<Pod>)>) {
         for (uid, pod) in pods {
             match pod {
+                Some(pod) if pod.refused.is_some() => self.refuse(pod),
                 Some(pod) => self.set(pod),
                 None => self.remove(&uid),
             }
@@ -246,9 +254,12 @@ impl Pods {
         self.inner.enforced.set(namespaces);
     }
 
-    /// Reports that a pod is not to be captured.
-    pub(crate) fn refuse(&self, uid: &PodUid, reason: &PodRefusal) {
-        (self.inner.report)(uid, Some(reason.to_string()));
+    /// Releases a pod that is not to be captured, and reports why.
+    fn refuse(&self, pod: Pod) {
+        self.remove(&pod.uid);
+        let mut table = self.inner.table();
+        (self.inner.report)(&pod.uid, pod.refused.as_ref().map(ToString::to_string));
+        table.refused.insert(pod.uid.clone(), pod);
     }
 
     /// The control plane has delivered all pods of this node.
@@ -276,6 +287,9 @@ impl Pods {
             if let Some(asked) = self.ask(pod, &place) {
                 break asked;
             }
+            if let Some(refused) = self.inner.table().find_refused(pod) {
+                return refused;
+            }
             tokio::select! {
                 // The error: the node has ended.
                 _ = delivered.changed() => {}
@@ -287,7 +301,7 @@ impl Pods {
         let answered = timeout_at(Instant::now() + CAPTURE, status.wait_for(|status| status.asked >= number)).await;
         let reason = match answered {
             Ok(Ok(status)) => match &status.problem {
-                None if status.is_captured => return Verdict::Captured,
+                None if status.is_captured() => return Verdict::Captured,
                 None => "another process of this node is taking over".to_owned(),
                 Some(problem) => problem.clone(),
             },
@@ -315,7 +329,7 @@ impl Pods {
         let table = self.inner.table();
         let Some(entry) = table.find(pod) else { return Verdict::NotEnrolled };
         let (status, mode) = (entry.status.borrow(), entry.wanted.borrow().pod.mode);
-        match (status.is_captured, mode) {
+        match (status.is_captured(), mode) {
             (true, _) => Verdict::Captured,
             (false, PodMode::Permissive) => Verdict::NotEnrolled,
             (false, PodMode::Enforced) => {
@@ -363,6 +377,19 @@ struct PodName {
 }
 
 impl Table {
+    /// The verdict about a pod that is not to be captured.
+    fn find_refused(&self, pod: &PodName) -> Option<Verdict> {
+        let found = match &pod.uid {
+            Some(uid) => self.refused.get(uid),
+            None => self.refused.values().find(|it| it.namespace == pod.namespace && it.name == pod.name),
+        };
+        let Pod { mode, refused, .. } = found?;
+        Some(match (mode, refused) {
+            (PodMode::Enforced, Some(reason)) => Verdict::Refused(reason.to_string()),
+            _ => Verdict::NotEnrolled,
+        })
+    }
+
     fn find(&self, pod: &PodName) -> Option<&Entry> {
         let is_it = |entry: &&Entry| {
             let wanted = entry.wanted.borrow();
@@ -379,6 +406,22 @@ impl Table {
 impl Inner {
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pod for which another process of this node has opened a connection.
+    fn caller(&self, client: SocketAddr) -> Option<PodCaller> {
+        let uid = self.capture.caller(client)?;
+        let table = self.table();
+        let pod = table.pods.get(&uid)?.wanted.borrow().pod.clone();
+        Some(PodCaller { name: format!("{}/{}", pod.namespace, pod.name).into(), function: pod.function.clone() })
+    }
+
+    /// Takes the report about a pod back that is not to be captured any more.
+    fn forget(&self, uid: &PodUid) {
+        let table = self.table();
+        if !table.refused.contains_key(uid) {
+            (self.report)(uid, None);
+        }
     }
 
     /// Notes that a pod has changed its state.
@@ -415,7 +458,7 @@ impl Entry {
         let port = wanted.pod.ports.first().map_or(0, |port| port.number);
         Instance {
             id: self.number,
-            state: if status.is_captured { InstanceState::Ready } else { InstanceState::Starting },
+            state: if status.is_captured() { InstanceState::Ready } else { InstanceState::Starting },
             address: SocketAddr::new(address, port),
             pid: None,
             restarts: 0,

@@ -59,6 +59,8 @@ pub struct Running {
     pub node: Arc<Node>,
     /// The supervisor of its instances.
     pub supervisor: Supervisor,
+    /// Its pods; `None`: it captures none.
+    pub pods: Option<Pods>,
     views: Option<mpsc::Receiver<PendingView>>,
     proxy: Handle,
     as_parent: ParentNode,
@@ -148,7 +150,7 @@ pub async fn start(
         quotas::start(redis, &node.policy_state.limits)?;
     }
     node.endpoints.set_locality(join.locality);
-    let options = leno_proxy::Options { workers, ..leno_proxy::Options::default() };
+    let options = leno_proxy::Options { workers, outbound: join.pods.is_none(), ..leno_proxy::Options::default() };
     tracing::info!("connections: {} at most, by the limit on file descriptors", options.connections);
     // Each connection to the node may need one to an upstream.
     node.telemetry.namespaces.limit_connections(2 * options.connections as u64);
@@ -220,7 +222,7 @@ pub async fn start(
             secrets,
         },
         supervisor: supervisor.clone(),
-        pods,
+        pods: pods.clone(),
         hosted,
         images: images.clone(),
         capacity: join.capacity,
@@ -250,6 +252,7 @@ pub async fn start(
         ready: is_ready,
         node,
         supervisor,
+        pods,
         views: Some(views),
         proxy,
         as_parent,
@@ -382,6 +385,9 @@ impl Running {
     pub async fn drain_as_parent(self, child: ChildLink) -> Result<()> {
         let grace = self.longest_grace();
         let following = tokio::spawn(child.run());
+        if let Some(pods) = &self.pods {
+            pods.handed_over().await;
+        }
         self.proxy.hand_over().await;
         self.supervisor.shutdown(grace).await;
         following.abort();
@@ -399,6 +405,10 @@ impl Running {
 
     /// The same, but stops waiting for in-flight exchanges when `hurry` resolves.
     pub async fn stop_unless(self, hurry: impl Future<Output = ()>) -> Result<()> {
+        if let Some(pods) = &self.pods {
+            self.as_parent.jobs.send_replace(false);
+            pods.leave().await;
+        }
         let grace = self.longest_grace();
         tokio::select! {
             () = self.proxy.drain() => {}

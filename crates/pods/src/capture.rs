@@ -2,13 +2,14 @@ use crate::error::{CaptureError, Explain};
 use crate::listeners::PodListeners;
 use crate::network::{PodNetwork, cookie};
 use crate::pod::{CapturedPod, PodCapture};
+use crate::processes::PodProcesses;
 use crate::release::release;
 use crate::requirements;
 use crate::routes::Routes;
 use crate::settings::{accept_mark, set_accept_mark};
 use leno_ebpf::{Guard, Network, PodState, Pods, Side};
 use leno_model::PodUid;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -30,6 +31,7 @@ pub struct CaptureOptions {
 pub struct Capture {
     pods: Arc<Pods>,
     unenforceable: Option<Arc<str>>,
+    processes: PodProcesses,
 }
 
 impl Capture {
@@ -50,8 +52,10 @@ impl Capture {
                 load(None)?
             }
         };
-        let capture = Self { pods: Arc::new(pods), unenforceable: unenforceable.map(Arc::from) };
+        let (pods, unenforceable) = (Arc::new(pods), unenforceable.map(Arc::from));
+        let capture = Self { pods, unenforceable, processes: PodProcesses::default() };
         capture.forget_gone()?;
+        capture.pods.forget_callers()?;
         Ok(capture)
     }
 
@@ -64,6 +68,14 @@ impl Capture {
     /// be enforced.
     pub fn guard(&self) -> Option<Guard> {
         self.pods.guard()
+    }
+
+    /// The network of a pod that runs: that of its oldest process.
+    ///
+    /// # Errors
+    /// No process of the pod runs, or its network cannot be opened.
+    pub fn network_of(&self, uid: &PodUid) -> Result<PodNetwork, CaptureError> {
+        self.processes.network(uid)
     }
 
     /// The pods that are captured, also by an earlier process. An earlier process's pods that are not
@@ -89,6 +101,15 @@ impl Capture {
         Ok(())
     }
 
+    /// The pod for which an agent of this node, also another process, has opened a connection that
+    /// comes from this address. `None`: it is no pod's.
+    ///
+    /// # Errors
+    /// Returns the kernel's refusal.
+    pub fn caller(&self, client: SocketAddr) -> Result<Option<PodUid>, CaptureError> {
+        Ok(self.pods.caller(client)?.and_then(|uid| uid.parse().ok()))
+    }
+
     /// Captures a pod that runs, or is about to. Open connections go on, unless the pod is enforced.
     /// A pod that this or an earlier process has captured gets new listeners, which take over from
     /// the earlier ones; an interface that the pod has got since is captured too.
@@ -104,7 +125,7 @@ impl Capture {
             return Err(CaptureError::NotEnforceable { uid: pod.uid.clone(), reason: reason.to_string() });
         }
         let enrolled = network.run(|| self.enrol_here(&network, pod));
-        let (cookie, outbound, inbound) = match enrolled {
+        let (cookie, generation, outbound, inbound) = match enrolled {
             Err(error) => {
                 // The first error counts.
                 let _ = self.undo_new(&network, &pod.uid);
@@ -117,7 +138,7 @@ impl Capture {
             self.unenforceable.clone(),
             pod.uid.clone(),
             network,
-            cookie,
+            (cookie, generation),
             [outbound, inbound],
         )
     }
@@ -127,7 +148,7 @@ impl Capture {
         &self,
         network: &PodNetwork,
         pod: &PodCapture,
-    ) -> Result<(Network, PodListeners, PodListeners), CaptureError> {
+    ) -> Result<(Network, u8, PodListeners, PodListeners), CaptureError> {
         let routes = Routes::open()?;
         let own = own_addresses(&routes, pod)?;
         let source = |is_v4: bool| own.iter().copied().find(|address| address.is_ipv4() == is_v4 && is_global(address));
@@ -150,7 +171,7 @@ impl Capture {
         inbound.serve(&self.pods, cookie, generation, Side::In)?;
         outbound.serve(&self.pods, cookie, generation, Side::Out)?;
         self.pods.set_state(cookie, PodState { captured: true, enforced: pod.enforced, generation, ..state })?;
-        Ok((cookie, outbound, inbound))
+        Ok((cookie, generation, outbound, inbound))
     }
 
     /// After a failed attempt. A pod that was captured before remains so: it may be enforced.

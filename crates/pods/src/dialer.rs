@@ -2,13 +2,17 @@ use crate::error::{CaptureError, Explain};
 use crate::listeners::transparent;
 use crate::network::PodNetwork;
 use crate::routes::Routes;
-use leno_ebpf::{Network, POD_MARK, Pods};
+use crate::settings::port_range;
+use leno_ebpf::{KnownCaller, Network, POD_MARK, Pods};
+use leno_model::PodUid;
 use socket2::SockAddr;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 
@@ -20,23 +24,46 @@ const WAITING: usize = 256;
 /// could not tell their packets apart.
 const FIRST_PORT: u16 = 10240;
 const PORTS: u16 = 32768 - FIRST_PORT;
+/// The first port and the number of those that Linux uses if nobody changes that.
+const USUAL_PORTS: (u16, u16) = (32768, 28232);
 /// Ports that are tried before a connection fails.
 const TRIES: u16 = 64;
 
 type Job = Box<dyn FnOnce() + Send>;
+
+/// A socket of a pod that is not connected yet.
+#[derive(Debug)]
+pub struct BoundSocket {
+    /// The socket.
+    pub socket: TcpSocket,
+    /// Its address.
+    pub local: SocketAddr,
+    /// The address to connect it to.
+    pub destination: SocketAddr,
+    /// Other agents of the node know whose connection it is, as long as this exists.
+    pub known: KnownCaller,
+}
 
 /// Opens connections in a pod's network, from any thread and any runtime.
 #[derive(Clone, Debug)]
 pub struct PodDialer {
     jobs: mpsc::Sender<Job>,
     pods: Arc<Pods>,
+    uid: PodUid,
     cookie: Network,
+    /// That of this process's listeners in the network.
+    generation: u8,
     next_port: Arc<AtomicU16>,
+    out_ports: Arc<OutPorts>,
 }
 
 impl PodDialer {
     /// Starts the thread in the pod's network. It ends with the last clone.
-    pub(crate) fn start(pods: Arc<Pods>, network: PodNetwork, cookie: Network) -> Result<Self, CaptureError> {
+    pub(crate) fn start(
+        pods: Arc<Pods>,
+        (uid, network): (PodUid, PodNetwork),
+        (cookie, generation): (Network, u8),
+    ) -> Result<Self, CaptureError> {
         let (jobs, mut todo) = mpsc::channel::<Job>(WAITING);
         let work = move || {
             if network.enter().is_ok() {
@@ -47,7 +74,7 @@ impl PodDialer {
         };
         let thread = std::thread::Builder::new().name("pod dialer".to_owned()).spawn(work);
         thread.explain("a thread for the pod's network")?;
-        Ok(Self { jobs, pods, cookie, next_port: Arc::default() })
+        Ok(Self { jobs, pods, uid, cookie, generation, next_port: Arc::default(), out_ports: Arc::default() })
     }
 
     /// Connects to a destination outside of the pod, with the pod's address.
@@ -55,27 +82,27 @@ impl PodDialer {
     /// # Errors
     /// The destination is the pod itself, or the connection fails.
     pub async fn connect_out(&self, destination: SocketAddr) -> io::Result<TcpStream> {
-        let (_, connecting) = self.bind_out(destination).await?;
-        connecting.await
+        let bound = self.bind_out(destination).await?;
+        bound.socket.connect(bound.destination).await
     }
 
-    /// The same in two steps. Returns the address of the connection before anything is sent: a peer
-    /// on this machine accepts the connection before the kernel returns from connecting it.
+    /// The first step of the same. The address of the connection is known before anything is sent: a
+    /// peer on this machine accepts the connection before the kernel returns from connecting it.
     ///
     /// # Errors
     /// The destination is the pod itself, no route leads there, or the pod has no free port.
-    pub async fn bind_out(
-        &self,
-        destination: SocketAddr,
-    ) -> io::Result<(SocketAddr, impl Future<Output = io::Result<TcpStream>> + Send + use<>)> {
+    pub async fn bind_out(&self, destination: SocketAddr) -> io::Result<BoundSocket> {
         let destination = canonical(destination);
         if self.is_own(destination.ip())? {
             let text = format!("{destination} is the pod itself, whose connections to itself are not captured");
             return Err(io::Error::new(ErrorKind::InvalidInput, text));
         }
-        let pods = self.pods.clone();
-        let socket = self.inside(move || outgoing(&pods, destination)).await?;
-        Ok((socket.local_addr()?, socket.connect(destination)))
+        let (pods, ports) = (self.pods.clone(), self.out_ports.clone());
+        let socket = self.inside(move || outgoing(&pods, destination, &ports)).await?;
+        let local = socket.local_addr()?;
+        let pod = (self.uid.as_str(), self.cookie);
+        let known = self.pods.add_caller(local, pod, self.generation).map_err(io::Error::other)?;
+        Ok(BoundSocket { socket, local, destination, known })
     }
 
     /// Connects to a program of the pod at one of the pod's addresses. The program sees the client's
@@ -140,12 +167,46 @@ impl PodDialer {
     }
 }
 
+/// Ports of the agent's sockets for connections out of the pod. They are used one after the other: the
+/// node's network may still know an earlier connection with the same port, and would give this one
+/// another port, by which the callee would not know its caller.
+#[derive(Debug)]
+struct OutPorts {
+    next: AtomicU32,
+    /// The first one and their number, read in the pod's network.
+    range: OnceLock<(u16, u16)>,
+}
+
+impl Default for OutPorts {
+    fn default() -> Self {
+        // Another agent may have had the first ports a moment ago.
+        let random = RandomState::new().build_hasher().finish() as u32;
+        Self { next: AtomicU32::new(random), range: OnceLock::new() }
+    }
+}
+
+impl OutPorts {
+    fn next(&self) -> u16 {
+        let (first, count) = *self.range.get_or_init(|| port_range().unwrap_or(USUAL_PORTS));
+        first + (self.next.fetch_add(1, Ordering::Relaxed) % u32::from(count)) as u16
+    }
+}
+
 /// A socket for a connection out of the pod. The kernel lets it out.
-fn outgoing(pods: &Pods, destination: SocketAddr) -> io::Result<TcpSocket> {
+fn outgoing(pods: &Pods, destination: SocketAddr, ports: &OutPorts) -> io::Result<TcpSocket> {
     let socket = if destination.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() }?;
     pods.add_socket(socket.as_fd()).map_err(io::Error::other)?;
-    socket.bind(source(destination)?)?;
-    Ok(socket)
+    let mut source = source(destination)?;
+    for _ in 0..TRIES {
+        source.set_port(ports.next());
+        match socket.bind(source) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            bound => return bound.map(|()| socket),
+        }
+    }
+    // The kernel finds one, if there is any.
+    source.set_port(0);
+    socket.bind(source).map(|()| socket)
 }
 
 /// The pod's address on the way to a destination, with any port. Nothing is sent.

@@ -21,15 +21,16 @@ mod error;
 mod listeners;
 mod network;
 mod pod;
+mod processes;
 mod release;
 mod requirements;
 mod routes;
 mod settings;
 
 pub use capture::{Capture, CaptureOptions};
-pub use dialer::PodDialer;
+pub use dialer::{BoundSocket, PodDialer};
 pub use error::CaptureError;
-pub use leno_ebpf::{DatagramPeer, DropReason, Guard};
+pub use leno_ebpf::{DatagramPeer, DropReason, Guard, KnownCaller};
 pub use listeners::PodListeners;
 pub use network::PodNetwork;
 pub use pod::{CapturedPod, PodCapture};

@@ -1,6 +1,5 @@
 use crate::error::{CaptureError, Explain};
 use leno_ebpf::Network;
-use leno_model::PodUid;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use socket2::{Domain, Socket, Type};
@@ -18,28 +17,6 @@ pub struct PodNetwork {
 }
 
 impl PodNetwork {
-    /// The network of the oldest process of a pod: the one that holds the network for the others.
-    ///
-    /// # Errors
-    /// No process of the pod runs, or its network cannot be opened.
-    pub fn of_pod(uid: &PodUid) -> Result<Self, CaptureError> {
-        let mut oldest: Option<(u64, u32)> = None;
-        for entry in fs::read_dir("/proc").explain("/proc")? {
-            let Ok(entry) = entry else { continue };
-            let Some(process) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-            // A process may end at any time.
-            let Ok(groups) = fs::read_to_string(entry.path().join("cgroup")) else { continue };
-            if !is_in_pod(&groups, uid) {
-                continue;
-            }
-            let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-            let found = start_time(&stat).map(|started| (started, process));
-            oldest = [oldest, found].into_iter().flatten().min();
-        }
-        let (_, process) = oldest.ok_or_else(|| CaptureError::NoProcess(uid.clone()))?;
-        Self::at(Path::new(&format!("/proc/{process}/ns/net")))
-    }
-
     /// The network at a path, as a CNI plug-in gets it. If the path is not among the files of this
     /// process, it is one of the machine: the agent may run in a container.
     ///
@@ -100,28 +77,9 @@ pub(crate) fn cookie() -> Result<Network, CaptureError> {
     socket.and_then(Network::of).explain("the number of the pod's network")
 }
 
-/// Whether control groups, as `/proc/PID/cgroup` lists them, are those of a pod. Container runtimes
-/// name the pod's group `podUID`, or by systemd `kubepods-…-podUID.slice` with `_` in place of `-`.
-fn is_in_pod(groups: &str, uid: &PodUid) -> bool {
-    let uid = uid.to_string();
-    let (plain, slice) = (format!("pod{uid}"), format!("pod{}.slice", uid.replace('-', "_")));
-    let is_pods = |part: &str| {
-        part == plain || part.strip_suffix(&slice).is_some_and(|class| class.is_empty() || class.ends_with('-'))
-    };
-    groups.lines().filter_map(|line| line.splitn(3, ':').nth(2)).any(|path| path.split('/').any(is_pods))
-}
-
-/// When a process was started, in clock ticks after the machine was: the 22nd field of
-/// `/proc/PID/stat`. The second is a name in parentheses, which may contain anything.
-fn start_time(stat: &str) -> Option<u64> {
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const UID: &str = "6f0e6d1c-2a54-4c2b-9c43-0a3f5d0f7b11";
 
     #[test]
     fn a_path_of_the_machine_is_found_from_a_container() {
@@ -154,51 +112,5 @@ mod tests {
         first.kill().unwrap();
         first.wait().unwrap();
         outcome.unwrap();
-    }
-
-    #[test]
-    fn pods_are_known_by_the_groups_of_all_runtimes() {
-        let uid: PodUid = UID.parse().unwrap();
-        let under = UID.replace('-', "_");
-        for groups in [
-            // containerd, cgroupfs driver, v1 and v2.
-            format!("12:memory:/kubepods/burstable/pod{UID}/4fd1\n1:name=systemd:/kubepods/burstable/pod{UID}/4fd1\n"),
-            format!("0::/kubepods/besteffort/pod{UID}/4fd1\n"),
-            format!("0::/kubepods/pod{UID}/4fd1\n"),
-            // containerd and CRI-O, systemd driver.
-            format!("0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{under}.slice/cri-containerd-4f.scope\n"),
-            format!("0::/kubepods.slice/kubepods-pod{under}.slice/crio-4fd1.scope/container\n"),
-            format!("3:cpu:/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{under}.slice:cri-containerd:4f\n")
-                .replace(".slice:cri", ".slice/cri"),
-            // From within a control group namespace.
-            format!("0::/../../kubepods/pod{UID}/4fd1\n"),
-        ] {
-            assert!(is_in_pod(&groups, &uid), "{groups}");
-        }
-    }
-
-    #[test]
-    fn other_groups_are_not_a_pods() {
-        let uid: PodUid = UID.parse().unwrap();
-        let under = UID.replace('-', "_");
-        for groups in [
-            "0::/init.scope\n".to_owned(),
-            String::new(),
-            format!("0::/kubepods/pod{UID}0/4fd1\n"),
-            format!("0::/kubepods/burstable/xpod{UID}\n"),
-            format!("0::/kubepods.slice/kubepods-pod{under}x.slice/crio-1.scope\n"),
-            format!("0::/kubepods.slice/evilpod{under}.slice/crio-1.scope\n"),
-            format!("pod{UID}"),
-        ] {
-            assert!(!is_in_pod(&groups, &uid), "{groups}");
-        }
-    }
-
-    #[test]
-    fn names_of_processes_hide_no_start_time() {
-        let fields = (3..=52).map(|number| if number == 22 { "4711".to_owned() } else { "1".to_owned() });
-        let fields = fields.collect::<Vec<_>>().join(" ");
-        assert_eq!(start_time(&format!("7 (a) S) 1 (x) {fields}")), Some(4711));
-        assert_eq!(start_time("7 (a)"), None);
     }
 }

@@ -2,7 +2,7 @@ use crate::dialer::PodDialer;
 use crate::error::CaptureError;
 use crate::listeners::PodListeners;
 use crate::network::PodNetwork;
-use crate::release::{release, stop};
+use crate::release::{leave, release, stop};
 use leno_ebpf::{DatagramPeer, DropReason, Network, PodState, Pods};
 use leno_model::PodUid;
 use std::net::IpAddr;
@@ -32,6 +32,8 @@ pub struct CapturedPod {
     uid: PodUid,
     network: PodNetwork,
     cookie: Network,
+    /// That of these listeners.
+    generation: u8,
     outbound: PodListeners,
     inbound: PodListeners,
     dialer: PodDialer,
@@ -43,11 +45,11 @@ impl CapturedPod {
         unenforceable: Option<Arc<str>>,
         uid: PodUid,
         network: PodNetwork,
-        cookie: Network,
+        (cookie, generation): (Network, u8),
         [outbound, inbound]: [PodListeners; 2],
     ) -> Result<Self, CaptureError> {
-        let dialer = PodDialer::start(pods.clone(), network.clone(), cookie)?;
-        Ok(Self { pods, unenforceable, uid, network, cookie, outbound, inbound, dialer })
+        let dialer = PodDialer::start(pods.clone(), (uid.clone(), network.clone()), (cookie, generation))?;
+        Ok(Self { pods, unenforceable, uid, network, cookie, generation, outbound, inbound, dialer })
     }
 
     /// The pod's UID.
@@ -103,6 +105,15 @@ impl CapturedPod {
         DropReason::ALL.into_iter().map(count).filter(|(_, count)| *count > 0).collect()
     }
 
+    /// Whether another agent's listeners get the pod's connections now, or it is not captured any more.
+    ///
+    /// # Errors
+    /// Returns the kernel's refusal.
+    pub fn is_handed_over(&self) -> Result<bool, CaptureError> {
+        let state = self.pods.state(self.cookie)?;
+        Ok(state.is_none_or(|state| !state.captured || state.generation != self.generation))
+    }
+
     /// Captures no further connections: they go their way without the agent. The listeners still
     /// have those that arrived before. It takes some milliseconds.
     ///
@@ -110,6 +121,19 @@ impl CapturedPod {
     /// The kernel refuses it.
     pub fn stop(&self) -> Result<(), CaptureError> {
         stop(&self.pods, self.cookie)
+    }
+
+    /// Takes no further connections, because the agent ends. A permissive pod goes on without the agent,
+    /// and new connections of an enforced one wait for the next agent. Connections that are open, or
+    /// have arrived, go on. It takes some milliseconds.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn leave(&self) -> Result<(), CaptureError> {
+        if self.is_handed_over()? {
+            return Ok(());
+        }
+        leave(&self.pods, self.cookie)
     }
 
     /// Puts everything back as it was before the capture. Connections that are open through the

@@ -22,6 +22,15 @@ pub(crate) fn stop(pods: &Pods, cookie: Network) -> Result<(), CaptureError> {
     Ok(())
 }
 
+/// Takes no further connections. The mode stays: the kernel drops new connections of an enforced pod.
+pub(crate) fn leave(pods: &Pods, cookie: Network) -> Result<(), CaptureError> {
+    if pods.state(cookie)?.is_some_and(|state| state.enforced) {
+        pods.unlisten(cookie);
+        return Ok(());
+    }
+    stop(pods, cookie)
+}
+
 /// Puts everything back as it was before the capture. The kernel keeps the pod's setting until the
 /// last step, so this can be repeated.
 pub(crate) fn release(pods: &Pods, network: &PodNetwork, uid: &PodUid) -> Result<(), CaptureError> {

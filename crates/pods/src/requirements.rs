@@ -38,8 +38,18 @@ pub(crate) fn check(group: &Path, pins: &Path) -> Result<Option<String>, Capture
         let missing_pins = format!("{} is not in a BPF file system", pins.display());
         return missing(missing_pins, "mount one with `mount -t bpf bpf /sys/fs/bpf`");
     }
-    let old = version.is_some_and(|version| version < ENFORCE);
-    Ok(old.then(|| format!("this is Linux {release}, which has no tcx programs; Linux 6.6 or later does")))
+    Ok(unenforceable(&release))
+}
+
+/// Why a kernel cannot enforce that all traffic of a pod passes the agent.
+fn unenforceable(release: &str) -> Option<String> {
+    let is_old = version(release).is_some_and(|version| version < ENFORCE);
+    is_old.then(|| {
+        format!(
+            "its kernel is Linux {release}, which has no tcx programs; update it to Linux 6.6 or later, or keep \
+             enforced pods from this node"
+        )
+    })
 }
 
 const CGROUP2: i64 = 0x6367_7270;
@@ -77,6 +87,14 @@ mod tests {
             assert_eq!(version(release), expected, "{release}");
         }
         assert!((5, 4) < CAPTURE && (6, 18) > ENFORCE);
+    }
+
+    #[test]
+    fn an_old_kernel_is_named_with_the_remedy() {
+        let reason = unenforceable("6.1.0-44-amd64").unwrap();
+        assert!(reason.contains("Linux 6.1.0-44-amd64") && reason.contains("Linux 6.6 or later"), "{reason}");
+        assert_eq!(unenforceable("6.6.0"), None);
+        assert_eq!(unenforceable("next"), None);
     }
 
     #[test]

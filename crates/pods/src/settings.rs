@@ -11,6 +11,19 @@ use std::os::fd::OwnedFd;
 /// has the caller's address, stay in the pod.
 const ACCEPT_MARK: &str = "sys/net/ipv4/tcp_fwmark_accept";
 
+/// The ports that the kernel gives to sockets which ask for none.
+const PORT_RANGE: &str = "sys/net/ipv4/ip_local_port_range";
+
+/// The first one and the number of those ports. `None`: they cannot be read.
+pub(crate) fn port_range() -> Option<(u16, u16)> {
+    let mut text = String::new();
+    open(&proc().ok()?, PORT_RANGE, OFlags::RDONLY).ok()?.read_to_string(&mut text).ok()?;
+    let mut ports = text.split_whitespace().map(|port| port.parse::<u16>().ok());
+    let (first, last) = (ports.next()??, ports.next()??);
+    let count = last.checked_sub(first)?.checked_add(1)?;
+    Some((first, count))
+}
+
 pub(crate) fn accept_mark() -> Result<u8, CaptureError> {
     let value = open(&proc()?, ACCEPT_MARK, OFlags::RDONLY).and_then(|mut file| {
         let mut text = String::new();

@@ -166,6 +166,14 @@ families! {
         COMPONENT_FAILURES = Counter "leno_component_failures" ["function", "failure"]
             "Instances of components that ended badly.";
     }
+    "Pods" {
+        PODS = Gauge "leno_pods" ["namespace", "mode", "state"]
+            "Pods of Kubernetes on this node: `captured`; `waits`, for its network; `fails`, and the node tries again; `refused`. `leno get pods` has the reasons.";
+        PODS_DROPPED = Counter "leno_pod_drops" ["pod", "function", "reason"]
+            "Packets of a pod that the kernel dropped, and sockets that it refused, because the pod is enforced.";
+        ENFORCED_LIST = Gauge "leno_enforced_list_current" []
+            "Whether the CNI plug-in's list of enforced namespaces is the latest one: 1, or 0 if it cannot be written.";
+    }
     "Namespaces" {
         NAMESPACE_USED = Gauge "leno_namespace_used" ["namespace", "resource"] "What a namespace uses of the node.";
         NAMESPACE_BOUND = Gauge "leno_namespace_bound" ["namespace", "resource"]

@@ -136,6 +136,20 @@ struct packet {
 	__u8 kind;
 };
 
+// A connection that an agent has opened for a program of a pod, by its local address.
+struct caller_key {
+	struct address address;
+	__u32 port;
+};
+struct caller {
+	__u64 network;
+	// The agent that has opened it: it is alive if it has the listeners of this generation.
+	__u8 generation;
+	__u8 length;
+	__u8 zero[6];
+	__u8 uid[64];
+};
+
 // The connection that a port without a program refuses.
 struct refused_connection {
 	struct address source;
@@ -196,6 +210,15 @@ struct {
 	__type(key, int);
 	__type(value, __u8);
 } agents SEC(".maps");
+
+// No program reads it. Two agents, one of which takes over from the other, know the callers of each other's connections by it.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 18);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct caller_key);
+	__type(value, struct caller);
+} callers SEC(".maps");
 
 // `ingress` tells `choose`, which the same processor calls for the same packet.
 struct {

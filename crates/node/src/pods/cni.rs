@@ -15,19 +15,33 @@ use tokio::time::timeout;
 
 /// Questions that are answered at the same time. Others wait.
 const MAX_QUESTIONS: usize = 64;
+/// The pause before another attempt to open the socket.
+const AGAIN: Duration = Duration::from_secs(5);
 /// How long a question may take to arrive.
 const QUESTION: Duration = Duration::from_secs(2);
 
 /// The socket for the CNI plug-in cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("the socket {} for the CNI plug-in cannot be opened: {cause}; its folder must exist and be writable", path.display())]
-pub(super) struct SocketError {
+struct SocketError {
     path: PathBuf,
     cause: io::Error,
 }
 
+/// Opens the socket at this path, as soon as that is possible. Until then, pods of enforced namespaces
+/// do not start.
+pub(super) async fn open_at_last(path: &Path) -> UnixListener {
+    loop {
+        match open(path) {
+            Ok(listener) => return listener,
+            Err(error) => tracing::error!("{error}; pods of enforced namespaces do not start"),
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
 /// Opens the socket at this path, in place of the one of another process.
-pub(super) fn open(path: &Path) -> Result<UnixListener, SocketError> {
+fn open(path: &Path) -> Result<UnixListener, SocketError> {
     let error = |cause| SocketError { path: path.to_owned(), cause };
     let folder = path.parent().ok_or_else(|| error(io::ErrorKind::InvalidInput.into()))?;
     fs::create_dir_all(folder).map_err(error)?;

@@ -4,10 +4,10 @@ use super::capture::{Capture, PodHandle};
 use leno_model::{Pod, PodMode, PodUid};
 use leno_pods::{CaptureError, CaptureOptions, CapturedPod, DatagramPeer, PodCapture, PodDialer};
 use leno_proxy::Machines;
-use leno_proxy::pods::{Binding, Dial, PodNetwork};
+use leno_proxy::pods::{Binding, BoundSocket, Dial, PodNetwork};
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,16 +52,27 @@ impl Capture for MachineCapture {
     fn enrol(&self, pod: &Pod, network: Option<&Path>) -> io::Result<Arc<dyn PodHandle>> {
         let network = match network {
             Some(path) => leno_pods::PodNetwork::at(path),
-            None => leno_pods::PodNetwork::of_pod(&pod.uid),
+            None => self.capture.network_of(&pod.uid),
         };
         let wanted = PodCapture {
             uid: pod.uid.clone(),
             addresses: pod.addresses.clone(),
             enforced: pod.mode == PodMode::Enforced,
         };
-        let captured = network.and_then(|network| self.capture.enrol(network, &wanted)).map_err(io::Error::other)?;
+        let captured =
+            network.and_then(|network| self.capture.enrol(network, &wanted)).map_err(|error| match error {
+                CaptureError::NoProcess(_) => io::Error::new(ErrorKind::NotFound, error),
+                error => io::Error::other(error),
+            })?;
         captured.set_datagram_peers(&self.resolvers).map_err(io::Error::other)?;
         Ok(Arc::new(MachinePod(Mutex::new(Some(captured)))))
+    }
+
+    fn caller(&self, client: SocketAddr) -> Option<PodUid> {
+        self.capture.caller(client).unwrap_or_else(|error| {
+            tracing::warn!(%client, %error, "the kernel does not say which pod has opened a connection");
+            None
+        })
     }
 
     fn release_others(&self, pods: &BTreeSet<PodUid>) {
@@ -70,7 +81,7 @@ impl Capture for MachineCapture {
             Vec::new()
         });
         for uid in captured.iter().filter(|uid| !pods.contains(*uid)) {
-            let network = leno_pods::PodNetwork::of_pod(uid);
+            let network = self.capture.network_of(uid);
             if let Err(error) = network.and_then(|network| self.capture.release(&network, uid)) {
                 tracing::warn!(pod = %uid, %error, "a pod that left the mesh is not released");
             }
@@ -108,8 +119,21 @@ impl PodHandle for MachinePod {
         self.with(|captured| captured.set_enforced(pod.mode == PodMode::Enforced).map_err(io::Error::other))
     }
 
+    fn is_handed_over(&self) -> bool {
+        self.with(|captured| captured.is_handed_over().map_err(io::Error::other)).unwrap_or(true)
+    }
+
+    fn refused(&self) -> Vec<(&'static str, u64)> {
+        let counts = self.with(|captured| Ok(captured.dropped())).unwrap_or_default();
+        counts.into_iter().map(|(reason, count)| (reason.name(), count)).collect()
+    }
+
     fn stop(&self) -> io::Result<()> {
         self.with(|captured| captured.stop().map_err(io::Error::other))
+    }
+
+    fn leave(&self) -> io::Result<()> {
+        self.with(|captured| captured.leave().map_err(io::Error::other))
     }
 
     fn release(&self) -> io::Result<()> {
@@ -128,9 +152,8 @@ impl PodNetwork for MachineNetwork {
     fn bind_out(&self, destination: SocketAddr) -> Binding {
         let dialer = self.dialer.clone();
         Box::pin(async move {
-            let (local, connecting) = dialer.bind_out(destination).await?;
-            let dial: Dial = Box::pin(connecting);
-            Ok((local, dial))
+            let leno_pods::BoundSocket { socket, local, destination, known } = dialer.bind_out(destination).await?;
+            Ok(BoundSocket { local, dial: Box::pin(socket.connect(destination)), known: Box::new(known) })
         })
     }
 

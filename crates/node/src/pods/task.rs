@@ -5,6 +5,7 @@ use super::{Inner, Place, PodTarget};
 use leno_model::Pod;
 use leno_proxy::PodListeners;
 use leno_proxy::pods::ServedPod;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Mutex, watch};
@@ -15,16 +16,28 @@ use tokio::time::{sleep, timeout};
 const PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 
+/// Attempts that may find no network before that is reported: the control plane often delivers a pod
+/// before the runtime has made its network.
+const USUAL_FAILURES: u32 = 4;
+
 /// The state of a pod.
-#[derive(Clone, Debug)]
 pub(super) struct Status {
     /// The questions of the CNI plug-in that the task has handled.
     pub asked: u64,
-    pub is_captured: bool,
+    /// The captured pod; `None`: it is not captured.
+    pub captured: Option<Arc<dyn PodHandle>>,
     /// Why the pod is not captured; `None`: it is, or nothing was tried yet.
     pub problem: Option<String>,
+    /// Whether the problem is a usual one at the beginning of a pod.
+    pub is_expected: bool,
     /// When the pod was captured or released last.
     pub since: SystemTime,
+}
+
+impl Status {
+    pub(super) fn is_captured(&self) -> bool {
+        self.captured.is_some()
+    }
 }
 
 pub(super) struct PodTask {
@@ -34,6 +47,8 @@ pub(super) struct PodTask {
     serving: Option<Serving>,
     /// Failures since the last success.
     failures: u32,
+    /// The problem that was reported.
+    reported: Option<String>,
 }
 
 /// A captured pod.
@@ -45,9 +60,9 @@ struct Serving {
 
 impl PodTask {
     pub(super) fn new(inner: Arc<Inner>, wanted: watch::Receiver<PodTarget>) -> (Self, watch::Receiver<Status>) {
-        let status = Status { asked: 0, is_captured: false, problem: None, since: SystemTime::now() };
+        let status = Status { asked: 0, captured: None, problem: None, is_expected: false, since: SystemTime::now() };
         let (status, statuses) = watch::channel(status);
-        (Self { inner, wanted, status, serving: None, failures: 0 }, statuses)
+        (Self { inner, wanted, status, serving: None, failures: 0, reported: None }, statuses)
     }
 
     /// Runs until the pod is removed, or the node ends. `turn`: a pod that was removed and comes back
@@ -62,7 +77,7 @@ impl PodTask {
             let retry = self.status.borrow().problem.is_some().then(|| self.pause());
             tokio::select! {
                 changed = self.wanted.changed() => if changed.is_err() {
-                    (self.inner.report)(&wanted.pod.uid, None);
+                    self.inner.forget(&wanted.pod.uid);
                     self.drain().await;
                     return self.release(&wanted.pod).await;
                 },
@@ -90,24 +105,30 @@ impl PodTask {
             (_, Place::Gone) => None,
             (Some(serving), _) => {
                 serving.served.set((*wanted.pod).clone());
-                serving.captured.set(&wanted.pod).err().map(|error| error.to_string())
+                serving.captured.set(&wanted.pod).err()
             }
             (None, _) if !*self.inner.owner.borrow() => None,
             (None, place) => self.capture(wanted.pod.clone(), place.clone()).await.err(),
         };
         self.failures = if problem.is_some() { self.failures.saturating_add(1) } else { 0 };
-        if self.status.borrow().problem != problem {
-            if let Some(problem) = &problem {
+        let is_absent = problem.as_ref().is_some_and(|error| error.kind() == ErrorKind::NotFound);
+        let is_expected = is_absent && self.failures <= USUAL_FAILURES;
+        let problem = problem.map(|error| error.to_string());
+        let reported = problem.clone().filter(|_| !is_expected);
+        if self.reported != reported {
+            if let Some(problem) = &reported {
                 tracing::warn!("the pod {}/{} is not captured: {problem}", wanted.pod.namespace, wanted.pod.name);
             }
-            (self.inner.report)(&wanted.pod.uid, problem.clone());
+            (self.inner.report)(&wanted.pod.uid, reported.clone());
+            self.reported = reported;
         }
-        let is_captured = self.serving.is_some();
-        let has_changed = self.status.borrow().is_captured != is_captured;
+        let captured = self.serving.as_ref().map(|serving| serving.captured.clone());
+        let has_changed = self.status.borrow().captured.is_some() != captured.is_some();
         self.status.send_modify(|status| {
-            (status.asked, status.problem) = (wanted.asked, problem);
+            (status.asked, status.captured) = (wanted.asked, captured);
+            (status.problem, status.is_expected) = (problem, is_expected);
             if has_changed {
-                (status.is_captured, status.since) = (is_captured, SystemTime::now());
+                status.since = SystemTime::now();
             }
         });
         if has_changed {
@@ -115,7 +136,7 @@ impl PodTask {
         }
     }
 
-    async fn capture(&mut self, pod: Arc<Pod>, place: Place) -> Result<(), String> {
+    async fn capture(&mut self, pod: Arc<Pod>, place: Place) -> io::Result<()> {
         let (capture, wanted, path) = (self.inner.capture.clone(), pod.clone(), place.clone());
         let captured = spawn_blocking(move || match &path {
             Place::Path(path, addresses) => {
@@ -127,9 +148,9 @@ impl PodTask {
             }
             Place::Programs | Place::Gone => capture.enrol(&wanted, None),
         });
-        let captured = captured.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-        let listeners = captured.listeners().map_err(|error| error.to_string())?;
-        let network = captured.network(&self.inner.node.machines).map_err(|error| error.to_string())?;
+        let captured = captured.await.map_err(io::Error::other)??;
+        let listeners = captured.listeners()?;
+        let network = captured.network(&self.inner.node.machines)?;
         let served = ServedPod::new((*pod).clone(), network);
         let (outbound, inbound) = listeners;
         self.inner.interceptor.serve_pod(PodListeners { pod: served.clone(), outbound, inbound });

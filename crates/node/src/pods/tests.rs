@@ -7,6 +7,7 @@ use crate::instances::HostedFunctions;
 use leno_cni::protocol::{CniCommand, CniRequest, CniResponse, VERSION, ask};
 use leno_config::DocumentSet;
 use leno_identity::{Authority, SvidStore};
+use leno_model::PodRefusal;
 use leno_proxy::pods::{Binding, Dial, PodNetwork};
 use leno_proxy::{FunctionEntry, Handle, Machines, NodeSnapshot, Options};
 use leno_telemetry::Telemetry;
@@ -52,7 +53,7 @@ impl TestNode {
         let authority = Authority::new(&TRUST_DOMAIN.parse().unwrap()).unwrap();
         let svids = SvidStore::new(authority.bundle().clone());
         let node = Node::new(change.finish(), Arc::new(HostedFunctions::default()), svids, telemetry);
-        let options = Options { workers: 2.try_into().ok(), connections: 1000 };
+        let options = Options { workers: 2.try_into().ok(), connections: 1000, outbound: false };
         let handle = leno_proxy::serve(&node, options).unwrap();
         let (owner, owned) = watch::channel(false);
         let folder = tempfile::tempdir().unwrap();
@@ -165,6 +166,10 @@ impl Capture for LoopbackCapture {
         Ok(Arc::new(LoopbackCaptured(captured)))
     }
 
+    fn caller(&self, _: SocketAddr) -> Option<PodUid> {
+        None
+    }
+
     fn release_others(&self, pods: &BTreeSet<PodUid>) {
         *self.kept.lock().unwrap() = Some(pods.clone());
     }
@@ -201,8 +206,20 @@ impl PodHandle for LoopbackCaptured {
         Ok(())
     }
 
+    fn is_handed_over(&self) -> bool {
+        false
+    }
+
+    fn refused(&self) -> Vec<(&'static str, u64)> {
+        vec![("udp", 3)]
+    }
+
     fn stop(&self) -> io::Result<()> {
         self.0.stopped.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn leave(&self) -> io::Result<()> {
         Ok(())
     }
 
@@ -315,8 +332,17 @@ async fn the_plug_in_waits_for_the_control_plane_and_the_capture() {
     assert_eq!(node.ask(CniCommand::Add, &other, Some(path)).await, CniResponse::NotEnrolled);
     let refused = |reason: &str| CniResponse::Refused { reason: reason.to_owned() };
     assert_eq!(node.ask(CniCommand::Add, &vault, Some(path)).await, refused("the kernel lacks something"));
+    // One that is not to be captured does not start in an enforced namespace.
+    vault.refused = Some(PodRefusal::NetAdmin);
+    node.deliver(&[&vault]);
+    let reason = "the pod can change its network (NET_ADMIN)";
+    assert_eq!(node.ask(CniCommand::Add, &vault, Some(path)).await, refused(reason));
+    let states = || node.pods.status().into_iter().map(|pod| (pod.state, pod.reason)).collect::<Vec<_>>();
+    assert!(states().contains(&(PodState::Refused, Some(reason.to_owned()))), "{:?}", states());
+    eventually_async("the report", || node.faults.lock().unwrap().get(&vault.uid).is_some_and(|it| it == reason)).await;
     // Of an enforced namespace, an unknown pod does not start either.
     node.pods.follow(vec![(vault.uid.clone(), None)]);
+    assert!(!node.faults.lock().unwrap().contains_key(&vault.uid));
     assert_eq!(node.ask(CniCommand::Add, &vault, Some(path)).await, CniResponse::NotEnrolled);
     node.pods.set_enforced(["bank".to_owned()].into());
     let reason = "namespace bank is enforced, and the control plane has not delivered the pod within 500ms";

@@ -185,13 +185,9 @@ impl Reconciler {
 
     fn set_pod(&self, pod: Pod, pass: &mut Pass) {
         let uid = pod.uid.clone();
-        match (&self.pods, &pod.refused) {
-            (Some(_), None) => pass.pods.push((uid, Some(pod))),
-            (Some(pods), Some(refused)) => {
-                pods.refuse(&uid, refused);
-                pass.pods.push((uid, None));
-            }
-            (None, _) => {
+        match self.pods {
+            Some(_) => pass.pods.push((uid, Some(pod))),
+            None => {
                 let reason = "this node captures no pods; start it with --kubernetes".to_owned();
                 pass.rejected.push((Subject::Pod(uid), reason));
             }

@@ -125,7 +125,7 @@ fn the_network_of_a_pod_is_found_by_its_processes() {
     let place = machines.machine(POD);
     let capture = machines.capture();
     let uid_of_pod = uid(POD).parse().unwrap();
-    let error = PodNetwork::of_pod(&uid_of_pod).unwrap_err().to_string();
+    let error = capture.network_of(&uid_of_pod).unwrap_err().to_string();
     assert!(error.contains("no process of pod") && error.contains("hostPID"), "{error}");
 
     let slice = format!("kubepods-burstable-pod{}.slice", uid(POD).replace('-', "_"));
@@ -136,9 +136,9 @@ fn the_network_of_a_pod_is_found_by_its_processes() {
     // A later process of the pod has another network.
     let mut nested = place.run(|| Command::new("unshare").args(["-n", "sleep", "1000"]).spawn().unwrap());
     std::fs::write(group.join("cgroup.procs"), nested.id().to_string()).unwrap();
-    let network = PodNetwork::of_pod(&uid_of_pod);
+    let network = capture.network_of(&uid_of_pod);
     let enrolled = network.and_then(|network| capture.enrol(network, &pod(POD, false)));
-    let other = PodNetwork::of_pod(&uid_of_pod).and_then(|network| capture.enrol(network, &pod(OTHER, false)));
+    let other = capture.network_of(&uid_of_pod).and_then(|network| capture.enrol(network, &pod(OTHER, false)));
     let host = PodNetwork::at("/proc/self/ns/net".as_ref()).and_then(|host| capture.enrol(host, &pod(OTHER, false)));
     for process in [&mut pause, &mut nested] {
         process.kill().unwrap();

@@ -4,7 +4,7 @@ use super::opening::{self, Opening, Patience, classify};
 use super::{CountingReader, Proof, ResetUnlessDone, Stop, copy_both, count, hello, judge_inbound, reset};
 use crate::pipeline::worker::Worker;
 use crate::state::function::FunctionEntry;
-use crate::state::pods::{PodConnection, ServedPod};
+use crate::state::pods::{PodCaller, PodConnection, ServedPod};
 use leno_http::peer::Peer;
 use leno_runtime::schedule::{self, Class};
 use leno_telemetry::flows::{Connection, ConnectionFailure};
@@ -24,17 +24,19 @@ pub(crate) async fn connect_on(worker: &Worker, pod: &Arc<ServedPod>, stream: Tc
     let mut stream = ResetUnlessDone { stream, done: false };
     let connected = async {
         let destination = stream.stream.local_addr()?;
-        let (local, dial) = pod.network().bind_out(destination).await?;
+        let bound = pod.network().bind_out(destination).await?;
         // From here on, a pod of this node knows who calls.
-        let entry = worker.node.pod_callers.enter(local, pod);
-        Ok::<_, io::Error>((dial.await?, entry))
+        let entries = (worker.node.pod_callers.enter(bound.local, pod), bound.known);
+        Ok::<_, io::Error>((bound.dial.await?, entries))
     };
-    let (upstream, _entry) = match connected.await {
+    let (upstream, entries) = match connected.await {
         Ok(connected) => connected,
         Err(error) => return tracing::debug!(pod = &*pod.name, %error, "a connection of a pod has failed"),
     };
     let _ = upstream.set_nodelay(true);
     let mut upstream = ResetUnlessDone { stream: upstream, done: false };
+    // They end before the socket does: another connection may have its address then.
+    let _entries = entries;
     let copied = copy_bidirectional(&mut stream.stream, &mut upstream.stream).await;
     (stream.done, upstream.done) = (copied.is_ok(), copied.is_ok());
 }
@@ -57,7 +59,7 @@ pub(crate) struct PodTcp {
     pub connection: Rc<PodConnection>,
     pub peer: Peer,
     /// The pod of this node that has opened it.
-    pub caller: Option<Arc<ServedPod>>,
+    pub caller: Option<PodCaller>,
     name: String,
     is_tls: bool,
     rule: String,
@@ -78,7 +80,7 @@ impl PodTcp {
         worker: &Rc<Worker>,
         connection: &Rc<PodConnection>,
         peer: &Peer,
-        caller: Option<Arc<ServedPod>>,
+        caller: Option<PodCaller>,
     ) -> Self {
         Self {
             worker: worker.clone(),
@@ -174,7 +176,7 @@ impl PodTcp {
         let mut upstream = ResetUnlessDone { stream: upstream, done: false };
         self.is_connected = true;
         if let Some(caller) = &self.caller {
-            self.worker.node.telemetry.connections.opened(&caller.function(), &entry.config.id);
+            self.worker.node.telemetry.connections.opened(&caller.function, &entry.config.id);
         }
         upstream.stream.write_all(ahead).await?;
         let line = classify(ahead).is_none().then(|| ahead.to_vec());
@@ -206,10 +208,10 @@ impl PodTcp {
 
     fn report(&self, ended: &Result<(), Stop>) {
         let (telemetry, function) = (&self.worker.node.telemetry, self.connection.pod.function());
-        if let Some(caller) = self.caller.as_ref().map(|caller| caller.function()) {
+        if let Some(caller) = self.caller.as_ref().map(|caller| &caller.function) {
             match self.is_connected {
-                true => telemetry.connections.closed(&caller, &function, self.bytes),
-                false => telemetry.connections.refused(&caller, &function),
+                true => telemetry.connections.closed(caller, &function, self.bytes),
+                false => telemetry.connections.refused(caller, &function),
             }
         }
         let identity = self.peer.identity.as_deref().unwrap_or_default();

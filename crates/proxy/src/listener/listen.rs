@@ -16,7 +16,7 @@ use super::intercept::{self, InstanceListener, Interceptor};
 use super::ports::{GatewayPorts, PortChange};
 use crate::listener::{connection, descriptors};
 use crate::pipeline::open::LAST_BYTES;
-use crate::pipeline::worker::Worker;
+use crate::pipeline::worker::{Opener, Worker};
 use crate::state::admission::{AdmissionError, Bounds, Holder};
 use crate::state::node::Node;
 use crate::state::routes::gateway::PortProtocol;
@@ -27,6 +27,7 @@ use leno_runtime::random::Random;
 use leno_runtime::schedule;
 use leno_runtime::schedule::Class;
 use socket2::{Domain, Protocol, Socket, Type};
+use std::borrow::Borrow;
 use std::future::pending;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -49,6 +50,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How long the listener of a jail waits after it has refused a connection.
 const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 
+/// How long the listeners of a pod that gets no new connections wait for those in their queues.
+const LAST_CONNECTIONS: Duration = Duration::from_secs(1);
+
 /// Minimum time between log messages about a failing `accept`.
 const COMPLAINTS: Duration = Duration::from_secs(10);
 
@@ -60,11 +64,14 @@ pub struct Options {
     /// Maximum number of client connections, over all listeners of the node.
     /// `descriptors::for_clients` says how many the process can have.
     pub connections: usize,
+    /// Whether the node has instances that call through the outbound listener. Those of Kubernetes have
+    /// none, and pods in the node's network could reach it.
+    pub outbound: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { workers: None, connections: descriptors::for_clients(descriptors::raise()) }
+        Self { workers: None, connections: descriptors::for_clients(descriptors::raise()), outbound: true }
     }
 }
 
@@ -75,8 +82,8 @@ pub struct Addresses {
     pub gateway_http: Option<SocketAddr>,
     /// The gateway's TLS listener, if there is one.
     pub gateway_https: Option<SocketAddr>,
-    /// The outbound listener, for calls from this node's instances.
-    pub outbound: SocketAddr,
+    /// The outbound listener, for calls from this node's instances, if it has any.
+    pub outbound: Option<SocketAddr>,
     /// The inbound listener, for requests from callers' sidecars over mutual TLS.
     pub inbound: SocketAddr,
 }
@@ -225,7 +232,8 @@ pub fn take_over(
 ) -> Result<Handle, ServeError> {
     let mesh = node.snapshot.load().mesh.clone();
     let workers = options.workers.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
-    let Listeners { addresses, sockets, mut of_workers, inherited } = bind(node, &mesh, workers, inherited)?;
+    let Listeners { addresses, sockets, mut of_workers, inherited } =
+        bind(node, &mesh, (workers, options.outbound), inherited)?;
     node.set_inbound(addresses.inbound);
     let (phase, phases) = watch::channel(Phase::Waiting);
     let ((alive, ended), (busy, left)) = (mpsc::channel(1), mpsc::channel(1));
@@ -276,7 +284,7 @@ pub(super) struct BoundListener {
 fn bind(
     node: &Arc<Node>,
     mesh: &MeshConfig,
-    workers: usize,
+    (workers, has_outbound): (usize, bool),
     mut inherited: Vec<std::net::TcpListener>,
 ) -> Result<Listeners, ServeError> {
     let inbound_tls = leno_identity::server_config(&node.svids)?;
@@ -310,7 +318,9 @@ fn bind(
         }
     };
     node.machines.set_gateway(gateway_http.into_iter().chain(gateway_https));
-    let outbound = bind_one("outbound sidecars", mesh.outbound, TrafficDirection::Outbound, None)?;
+    let outbound = has_outbound
+        .then(|| bind_one("outbound sidecars", mesh.outbound, TrafficDirection::Outbound, None))
+        .transpose()?;
     let inbound = bind_one("inbound sidecars", mesh.inbound, TrafficDirection::Inbound, Some(inbound_tls))?;
     let addresses = Addresses { gateway_http, gateway_https, outbound, inbound };
     Ok(Listeners { addresses, sockets, of_workers, inherited })
@@ -402,9 +412,24 @@ async fn work(
     }
 }
 
+/// Accepts the connections of a socket that is to get no new ones, for a while, and then those that
+/// its queue still has.
+pub(super) async fn accept_rest(socket: &TcpListener, listener: &Rc<Listener>, most: usize) {
+    let until = tokio::time::Instant::now() + LAST_CONNECTIONS;
+    // After that time, a connection that is there still comes before the timeout.
+    while let Ok(accepted) = tokio::time::timeout_at(until, socket.accept()).await {
+        match accepted {
+            // It counts a refusal itself.
+            Ok((stream, address)) => drop(admit(listener, stream, address, most)),
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(_) => return,
+        }
+    }
+}
+
 /// Accepts connections, and spawns a task for each one that is admitted.
-pub(super) async fn accept(socket: TcpListener, listener: Rc<Listener>, most: usize) {
-    let mut complained: Option<Instant> = None;
+pub(super) async fn accept(socket: impl Borrow<TcpListener>, listener: Rc<Listener>, most: usize) {
+    let (socket, mut complained) = (socket.borrow(), None::<Instant>);
     loop {
         match socket.accept().await {
             Ok((stream, address)) => {
@@ -440,7 +465,11 @@ fn admit(listener: &Rc<Listener>, stream: TcpStream, address: SocketAddr, most: 
         (TrafficDirection::Gateway, number) => number as usize,
     };
     let bounds = Bounds { address: per_address, direction: limits.connections as usize, node: most };
-    let mut open = OpenConnection::new(&listener.worker, listener.direction);
+    let opener = match (listener.direction, &listener.pod) {
+        (TrafficDirection::Outbound, Some(_)) => Opener::Pod,
+        (direction, _) => direction.into(),
+    };
+    let mut open = OpenConnection::new(&listener.worker, opener);
     open.follow(&listener.closed);
     let instance = listener.caller.as_ref().map(|caller| &caller.instance);
     let holder = match (instance.or(listener.pod.as_ref().map(|pod| &pod.name)), &listener.share) {

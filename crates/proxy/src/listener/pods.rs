@@ -3,27 +3,21 @@
 
 use super::Listener;
 use super::connection::{self, OpenConnection};
-use super::listen::{Phase, accept};
+use super::listen::{Phase, accept, accept_rest};
 use crate::l4::opening::{self, Opening, Patience};
 use crate::l4::pods::{PodTcp, connect_on, copy_unjudged};
 use crate::listener::stream::DetectedProtocol;
-use crate::pipeline::worker::Worker;
+use crate::pipeline::worker::{Opener, Worker};
 use crate::state::pods::{PodConnection, ServedPod, canonical};
 use leno_http::peer::{Peer, TrafficDirection};
 use leno_runtime::schedule::{self, Class};
 use std::io;
 use std::net;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::time::timeout;
-
-/// How long the listeners of a pod that has ended take the connections that wait in their queues.
-const LAST_CONNECTIONS: Duration = Duration::from_secs(1);
 
 /// The listeners of a pod, and the pod.
 #[derive(Debug)]
@@ -59,15 +53,18 @@ pub(super) fn spawn(worker: &Rc<Worker>, listeners: PodListeners, phases: &watch
                 continue;
             }
         };
-        let (pod, mut phases) = (pod.clone(), phases.clone());
+        let (pod, mut phases, mut later) = (pod.clone(), phases.clone(), phases.clone());
+        // After a hot restart, the worker does not end before the listener has.
+        let open = OpenConnection::new(worker, Opener::Pod);
         schedule::spawn_for(Class::of(&pod.function().to_string()), async move {
-            let mut accepting = pin!(accept(socket, listener, most));
+            let _open = open;
             tokio::select! {
-                () = &mut accepting => {}
-                () = pod.ended() => drop(timeout(LAST_CONNECTIONS, accepting).await),
+                () = accept(&socket, listener.clone(), most) => {}
+                () = pod.ended() => accept_rest(&socket, &listener, most).await,
                 // The child of a hot restart gets new connections. Those that were in the queues
                 // before are served here.
-                _ = phases.wait_for(|phase| *phase >= Phase::Ending) => {}
+                _ = phases.wait_for(|phase| *phase == Phase::HandedOver) => accept_rest(&socket, &listener, most).await,
+                _ = later.wait_for(|phase| *phase >= Phase::Ending) => {}
             }
         });
     }
@@ -139,7 +136,7 @@ pub(super) async fn serve(
     if is_probe {
         return copied(&open, &connection, stream, &ahead).await;
     }
-    let called_by = caller.as_ref().and_then(|caller| worker.snapshot_with(&caller.function()));
+    let called_by = caller.as_ref().and_then(|caller| worker.snapshot_with(&caller.function));
     let peer = Peer { identity: called_by.map(|(_, caller)| caller.identity.clone()), address: client };
     if !matches!(begun, Opening::Http1 | Opening::Http2) {
         let _busy = open.activity().begin();

@@ -8,6 +8,7 @@ use crate::state::function::{EVENT, FunctionEntry};
 use crate::state::node::Node;
 use crate::state::snapshot::NodeSnapshot;
 use http::HeaderValue;
+use leno_http::peer::TrafficDirection;
 use leno_model::FunctionId;
 use leno_namespaces::{Importance, Namespaces, Source};
 use leno_runtime::random::Random;
@@ -138,21 +139,37 @@ enum Draining {
     All,
 }
 
+/// The end that has opened a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opener {
+    /// A client, which may be another node or a pod.
+    Client,
+    /// An instance of this node.
+    Instance,
+    /// A program of a pod of this node, for a connection out of the pod.
+    Pod,
+}
+
+impl From<TrafficDirection> for Opener {
+    fn from(direction: TrafficDirection) -> Self {
+        if direction == TrafficDirection::Outbound { Self::Instance } else { Self::Client }
+    }
+}
+
 /// An open connection.
 #[derive(Debug)]
 struct Open {
-    /// An instance of this node opened it.
-    of_instance: bool,
+    opener: Opener,
     /// Woken when draining begins.
     waker: Option<Waker>,
 }
 
 impl Connections {
     /// Registers a connection. Returns its number, which [`Connections::unregister`] takes.
-    pub(crate) fn register(&self, of_instance: bool) -> u64 {
+    pub(crate) fn register(&self, opener: Opener) -> u64 {
         let number = self.numbers.get();
         self.numbers.set(number + 1);
-        self.open.borrow_mut().insert(number, Open { of_instance, waker: None });
+        self.open.borrow_mut().insert(number, Open { opener, waker: None });
         number
     }
 
@@ -173,8 +190,8 @@ impl Connections {
     }
 
     /// Whether a connection should end after its current exchange.
-    pub(crate) fn is_draining(&self, of_instance: bool) -> bool {
-        self.draining.get() >= if of_instance { Draining::All } else { Draining::Clients }
+    pub(crate) fn is_draining(&self, opener: Opener) -> bool {
+        self.draining.get() >= if opener == Opener::Client { Draining::Clients } else { Draining::All }
     }
 
     /// Whether the child of a hot restart has taken over the listeners. Open connections go on
@@ -206,9 +223,15 @@ impl Connections {
         self.open.borrow().values().filter_map(|open| open.waker.as_ref()).for_each(Waker::wake_by_ref);
     }
 
-    /// Waits until the only open connections are those that instances of this node opened.
+    /// Waits until the only open connections are those that instances and pods of this node opened. In a
+    /// hot restart, those of pods count too: the pods stay, and cannot use the child's before they end.
     pub(crate) async fn without_clients(&self) {
-        while self.open.borrow().values().any(|open| !open.of_instance) {
+        let counts = |open: &Open| match open.opener {
+            Opener::Client => true,
+            Opener::Instance => false,
+            Opener::Pod => self.handed_over.get(),
+        };
+        while self.open.borrow().values().any(counts) {
             self.closed.notified().await;
         }
     }

@@ -46,7 +46,7 @@ pub struct Node {
     /// Credentials of the instances that may use the outbound listener.
     pub credentials: Credentials,
     /// The pods of the node's own connections.
-    pub(crate) pod_callers: PodCallers,
+    pub pod_callers: PodCallers,
     /// Shared-memory links of instances.
     pub links: Links,
     /// Channels between instances with links.

@@ -10,14 +10,13 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 /// The network of a pod, as the node reaches it.
 pub trait PodNetwork: Send + Sync + 'static {
-    /// Binds a socket of the pod for a connection to `destination`. Returns its address, and the
-    /// future that connects it.
+    /// Binds a socket of the pod for a connection to `destination`.
     fn bind_out(&self, destination: SocketAddr) -> Binding;
 
     /// Connects to the program that listens at `called` in the pod, from the client's address.
@@ -28,7 +27,17 @@ pub trait PodNetwork: Send + Sync + 'static {
 }
 
 /// The future of [`PodNetwork::bind_out`].
-pub type Binding = Pin<Box<dyn Future<Output = io::Result<(SocketAddr, Dial)>> + Send>>;
+pub type Binding = Pin<Box<dyn Future<Output = io::Result<BoundSocket>> + Send>>;
+
+/// A socket of a pod that is not connected yet.
+pub struct BoundSocket {
+    /// Its address.
+    pub local: SocketAddr,
+    /// Connects it.
+    pub dial: Dial,
+    /// Has other processes of the node know whose connection it is, until this is dropped.
+    pub known: Box<dyn Send>,
+}
 
 /// A connection that is being opened.
 pub type Dial = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>;
@@ -210,12 +219,25 @@ impl InstanceProof for PodProof {
     }
 }
 
+/// A pod that has opened a connection through the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodCaller {
+    /// `namespace/name`.
+    pub name: Arc<str>,
+    /// The function that it runs.
+    pub function: FunctionId,
+}
+
+/// Finds the callers of connections that another process of the node has opened.
+pub type CallerSearch = Box<dyn Fn(SocketAddr) -> Option<PodCaller> + Send + Sync>;
+
 /// The connections that the node has opened for programs of its pods, by their local address. Such a
 /// connection may lead to another pod of this node, which then knows its caller.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct PodCallers {
     callers: Mutex<HashMap<SocketAddr, (u64, Arc<ServedPod>)>>,
     numbers: AtomicU64,
+    others: OnceLock<CallerSearch>,
 }
 
 /// Keeps a connection in the table.
@@ -226,6 +248,12 @@ pub(crate) struct CallerEntry<'a> {
 }
 
 impl PodCallers {
+    /// Also searches the connections of another process of the node, such as the parent of a hot
+    /// restart. It counts once.
+    pub fn search_also(&self, others: CallerSearch) {
+        let _ = self.others.set(others);
+    }
+
     /// Enters a connection before it is opened. The entry stays until the result is dropped.
     pub(crate) fn enter(&self, local: SocketAddr, pod: &Arc<ServedPod>) -> CallerEntry<'_> {
         let (local, number) = (canonical(local), self.numbers.fetch_add(1, Ordering::Relaxed));
@@ -234,12 +262,23 @@ impl PodCallers {
     }
 
     /// The pod whose connection has this address; `None`: the node has not opened it.
-    pub(crate) fn find(&self, client: SocketAddr) -> Option<Arc<ServedPod>> {
-        self.lock().get(&canonical(client)).map(|(_, pod)| pod.clone())
+    pub(crate) fn find(&self, client: SocketAddr) -> Option<PodCaller> {
+        let client = canonical(client);
+        let own = self.lock().get(&client).map(|(_, pod)| pod.clone());
+        match own {
+            Some(pod) => Some(PodCaller { name: pod.name.clone(), function: pod.function() }),
+            None => self.others.get()?(client),
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, (u64, Arc<ServedPod>)>> {
         self.callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for PodCallers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PodCallers").field("open", &self.lock().len()).finish_non_exhaustive()
     }
 }
 

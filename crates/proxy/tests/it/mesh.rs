@@ -333,7 +333,7 @@ impl Builder {
         let instances = Arc::new(FixedInstances::new(self.addresses));
         let node = Node::new(change.finish(), instances.clone(), svids, telemetry);
         node.endpoints.set_locality(self.locality);
-        let options = Options { workers: self.workers.try_into().ok(), connections: self.connections };
+        let options = Options { workers: self.workers.try_into().ok(), connections: self.connections, outbound: true };
         let handle = leno_proxy::serve(&node, options)?;
         Ok(Mesh { node, handle, instances, authority })
     }
@@ -418,7 +418,7 @@ impl Mesh {
     }
 
     pub(crate) fn outbound(&self) -> SocketAddr {
-        self.handle.addresses.outbound
+        self.handle.addresses.outbound.unwrap()
     }
 
     pub(crate) fn metrics(&self) -> String {

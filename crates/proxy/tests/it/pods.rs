@@ -5,13 +5,13 @@ use crate::raw::{self, Raw};
 use crate::upstream::{self, answer, channel, echo, empty, full};
 use crate::websocket::{HANDSHAKE, parrot};
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use hyper::body::{Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leno_model::{AppProtocol, Pod, PodMode, PodPort, PodProbe, ProbeKind};
 use leno_policy::spec::{Matches, Source, StringMatch};
 use leno_proxy::PodListeners;
-use leno_proxy::pods::{Binding, Dial, PodNetwork, ServedPod};
+use leno_proxy::pods::{Binding, BoundSocket, Dial, PodNetwork, ServedPod};
 use leno_testkit::eventually_async;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -61,7 +61,7 @@ impl PodNetwork for LoopbackNetwork {
             socket.bind(SocketAddr::new(address, 0))?;
             let local = socket.local_addr()?;
             let dial: Dial = Box::pin(socket.connect(destination));
-            Ok((local, dial))
+            Ok(BoundSocket { local, dial, known: Box::new(()) })
         })
     }
 
@@ -301,6 +301,48 @@ async fn a_permissive_pod_takes_tunnels_and_other_protocols() {
     raw.send("CONNECT a.example:443 HTTP/1.1\r\nhost: a.example:443\r\n\r\n").await;
     assert_eq!(raw::status(&raw.head().await), 405);
     assert_eq!(pod.dialled(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_permissive_pod_takes_tunnels_over_http2() {
+    let program = upstream::h2c(|mut request: Request<Incoming>| async move {
+        assert_eq!((request.method(), request.uri().to_string()), (&Method::CONNECT, "a.example:443".to_owned()));
+        let upgraded = hyper::upgrade::on(&mut request);
+        tokio::spawn(async move {
+            let (mut tunnel, mut piece) = (TokioIo::new(upgraded.await.unwrap()), [0; 64]);
+            while let Ok(count @ 1..) = tunnel.read(&mut piece).await {
+                tunnel.write_all(&piece[..count]).await.unwrap();
+            }
+            tunnel.write_all(b" bye").await.unwrap();
+            tunnel.shutdown().await.unwrap();
+        });
+        Response::new(empty())
+    })
+    .await;
+    let mesh = mesh(AppProtocol::Http1, program.address);
+    let pod = TestPod::start(&mesh, "web", program.address, |_| ());
+    let stream = connect_from(CLIENT, pod.inbound).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let connect = |mark: &str| {
+        Request::builder().method(Method::CONNECT).uri("a.example:443").header(mark, "1").body(empty()).unwrap()
+    };
+    let mut response = sender.send_request(connect("x-mark")).await.unwrap();
+    assert_eq!(response.status(), 200);
+    let mut tunnel = TokioIo::new(hyper::upgrade::on(&mut response).await.unwrap());
+    tunnel.write_all(b"bytes").await.unwrap();
+    let mut echoed = [0; 5];
+    tunnel.read_exact(&mut echoed).await.unwrap();
+    tunnel.shutdown().await.unwrap();
+    let mut rest = String::new();
+    tunnel.read_to_string(&mut rest).await.unwrap();
+    assert_eq!((&echoed, &*rest), (b"bytes", " bye"));
+    // A rule refuses it like any other request.
+    assert_eq!(sender.send_request(connect("x-deny")).await.unwrap().status(), 403);
+    pod.set(|it| it.mode = PodMode::Enforced);
+    assert_eq!(sender.send_request(connect("x-mark")).await.unwrap().status(), 405);
+    assert_eq!(program.requests(), 1);
 }
 
 /// Greets its client, and then returns each byte.

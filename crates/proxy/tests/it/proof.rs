@@ -155,7 +155,7 @@ async fn nobody_can_share_the_nodes_ports() {
     let upstream = upstream::http1(echo).await;
     let mesh = Builder::new().function("web", AppProtocol::Http1, upstream.address).workers(2).start();
     let addresses = mesh.handle.addresses;
-    for address in [addresses.gateway_http.unwrap(), addresses.outbound, addresses.inbound] {
+    for address in [addresses.gateway_http.unwrap(), addresses.outbound.unwrap(), addresses.inbound] {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         socket.set_reuse_address(true).unwrap();
         socket.set_reuse_port(true).unwrap();

@@ -296,9 +296,24 @@ fn a_child_takes_the_pods_over_and_open_connections_go_on() {
     parent.owner.send_replace(false);
     child.owner.send_replace(true);
     // The child finds the pods' networks where the CNI plug-in has told the parent.
-    let asked = [(&web_pod, &web), (&cart_pod, &cart)]
-        .map(|(pod, place)| runtime.block_on(child.ask(CniCommand::Add, pod, Some(&place.path()))));
-    assert_eq!(asked, [CniResponse::Captured, CniResponse::Captured]);
+    let capture = |pod: &Pod, place: &Place| {
+        let answer = runtime.block_on(child.ask(CniCommand::Add, pod, Some(&place.path())));
+        assert_eq!(answer, CniResponse::Captured);
+    };
+    capture(&cart_pod, &cart);
+    // The parent has the caller, and the child the callee.
+    for call in 0..20 {
+        let response = web.get(&cart, "/");
+        assert!(response.contains("URI=spiffe://leno.local/ns/shop/sa/web\n"), "call {call}: {response}");
+    }
+    // Connections that the parent has opened are known as long as it runs, and no longer.
+    let mut waiting = web.connect(&cart, 80);
+    capture(&web_pod, &web);
+    runtime.block_on(parent.pods.handed_over());
+    write!(waiting, "GET / HTTP/1.1\r\nhost: cart\r\nconnection: close\r\n\r\n").unwrap();
+    let mut response = String::new();
+    let _ = waiting.read_to_string(&mut response);
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     mail.write_all(b"still\r\n").unwrap();
     assert_eq!(read_line(&mail), "still\r\n");
     // The child alone has new connections.

@@ -1,9 +1,8 @@
 //! Open connections, which a draining node waits for.
 
-use crate::pipeline::worker::Worker;
+use crate::pipeline::worker::{Opener, Worker};
 use crate::state::admission::Attribution;
 use leno_http::activity::Activity;
-use leno_http::peer::TrafficDirection;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -15,8 +14,7 @@ use std::task::{Context, Poll};
 pub(crate) struct OpenConnection {
     worker: Rc<Worker>,
     number: u64,
-    /// An instance of this node opened it.
-    of_instance: bool,
+    opener: Opener,
     activity: Arc<Activity>,
     attribution: Option<Attribution>,
     /// Whether the port at which it arrived was closed.
@@ -24,11 +22,11 @@ pub(crate) struct OpenConnection {
 }
 
 impl OpenConnection {
-    pub(crate) fn new(worker: &Rc<Worker>, direction: TrafficDirection) -> Self {
-        let of_instance = direction == TrafficDirection::Outbound;
-        let number = worker.connections.register(of_instance);
+    pub(crate) fn new(worker: &Rc<Worker>, opener: impl Into<Opener>) -> Self {
+        let opener = opener.into();
+        let number = worker.connections.register(opener);
         let (activity, closed) = (Activity::new(), Rc::default());
-        Self { worker: worker.clone(), number, of_instance, activity, attribution: None, closed }
+        Self { worker: worker.clone(), number, opener, activity, attribution: None, closed }
     }
 
     /// Has the connection end after its current exchange when its port is closed.
@@ -51,7 +49,7 @@ impl OpenConnection {
     }
 
     pub(super) fn is_draining(&self) -> bool {
-        self.closed.get() || self.worker.connections.is_draining(self.of_instance)
+        self.closed.get() || self.worker.connections.is_draining(self.opener)
     }
 
     pub(super) fn wake_to_drain(&self, cx: &Context<'_>) {
