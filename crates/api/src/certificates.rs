@@ -32,8 +32,31 @@ impl Scrape {
     }
 }
 
-/// Rows of `leno get identities` for the certificates of Gateway documents' listeners.
-pub(crate) fn of_listeners(node: &Node) -> Vec<Value> {
+/// Rows of `leno get identities`.
+pub(crate) fn identities(node: &Node) -> Value {
+    let svids = node.svids.all();
+    let rows = svids.iter().map(|svid| {
+        json!({
+            "identity": svid.id().to_string(),
+            "not_after": svid.not_after().as_secs(),
+            "renew_at": svid.renew_at().as_secs(),
+        })
+    });
+    let gateway = node.gateway_certificates.load();
+    let gateway = gateway.iter().flat_map(|certificates| certificates.list().to_vec());
+    let gateway = gateway.map(|certificate| {
+        json!({
+            "identity": format!("gateway, {}", certificate.names.join(" ")),
+            "not_after": certificate.not_after.as_secs(),
+            "file": certificate.files.certificate,
+            "reason": certificate.fault,
+        })
+    });
+    rows.chain(gateway).chain(of_listeners(node)).collect()
+}
+
+/// Rows for the certificates of Gateway documents' listeners.
+fn of_listeners(node: &Node) -> Vec<Value> {
     let row = |(secret, certificate): (&String, &Result<StoredCertificate, String>)| match certificate {
         Ok(StoredCertificate { names, not_after, .. }) => json!({
             "identity": format!("gateway, {}", names.join(" ")),

@@ -200,7 +200,7 @@ impl Admin {
             "/volumes" => list(json!(self.supervisor.volumes().map(|volumes| volumes.list()).unwrap_or_default())),
             "/pods" => list(json!(self.pods.as_ref().map(Pods::status).unwrap_or_default())),
             "/events" => list(self.events()),
-            "/identities" => list(self.identities()),
+            "/identities" => list(certificates::identities(&self.node)),
             "/flows" => list(json!(self.node.telemetry.flows(request.uri().query()))),
             "/edges" => list(json!(self.node.telemetry.metrics.edges())),
             "/rules" => list(json!(self.node.telemetry.metrics.rule_hits())),
@@ -484,28 +484,6 @@ impl Admin {
         let time = |row: &Value| row["time"].as_f64().unwrap_or_default();
         rows.sort_by(|one, other| time(one).total_cmp(&time(other)));
         Value::Array(rows)
-    }
-
-    fn identities(&self) -> Value {
-        let svids = self.node.svids.all();
-        let rows = svids.iter().map(|svid| {
-            json!({
-                "identity": svid.id().to_string(),
-                "not_after": svid.not_after().as_secs(),
-                "renew_at": svid.renew_at().as_secs(),
-            })
-        });
-        let gateway = self.node.gateway_certificates.load();
-        let gateway = gateway.iter().flat_map(|certificates| certificates.list().to_vec());
-        let gateway = gateway.map(|certificate| {
-            json!({
-                "identity": format!("gateway, {}", certificate.names.join(" ")),
-                "not_after": certificate.not_after.as_secs(),
-                "file": certificate.files.certificate,
-                "reason": certificate.fault,
-            })
-        });
-        rows.chain(gateway).chain(certificates::of_listeners(&self.node)).collect()
     }
 }
 
