@@ -88,6 +88,13 @@ struct Inner {
 /// Reports why a pod is not captured; `None`: it is, or is gone.
 pub(crate) type FaultReport = Box<dyn Fn(&PodUid, Option<String>) + Send + Sync>;
 
+/// What this node and the control plane tell each other of pods.
+pub(crate) struct PodExchange {
+    pub report: FaultReport,
+    /// Pods of the node that are not in the mesh.
+    pub unenrolled: watch::Receiver<VecDeque<PodUid>>,
+}
+
 #[derive(Default)]
 struct Table {
     pods: BTreeMap<PodUid, Entry>,
@@ -149,13 +156,13 @@ impl Pods {
     /// Begins to capture pods, and to answer the CNI plug-in, once this process owns the node.
     pub(crate) fn start(
         options: PodOptions,
-        sources: (FaultReport, watch::Receiver<VecDeque<PodUid>>),
+        exchange: PodExchange,
         node: &Arc<Node>,
         interceptor: Interceptor,
         mut owner: watch::Receiver<bool>,
     ) -> Self {
         let PodOptions { capture, socket, enforced } = options;
-        let pods = Self::new((capture, sources), &enforced, node, interceptor, owner.clone());
+        let pods = Self::new(capture, exchange, &enforced, node, interceptor, owner.clone());
         let asked = pods.clone();
         tokio::spawn(async move {
             // The error: the node has ended.
@@ -170,7 +177,8 @@ impl Pods {
     }
 
     fn new(
-        (capture, (report, unenrolled)): (Arc<dyn Capture>, (FaultReport, watch::Receiver<VecDeque<PodUid>>)),
+        capture: Arc<dyn Capture>,
+        exchange: PodExchange,
         enforced: &Path,
         node: &Arc<Node>,
         interceptor: Interceptor,
@@ -178,12 +186,12 @@ impl Pods {
     ) -> Self {
         let inner = Inner {
             capture,
-            report,
+            report: exchange.report,
             node: node.clone(),
             interceptor,
             table: Mutex::default(),
             delivered: watch::Sender::new(0),
-            unenrolled,
+            unenrolled: exchange.unenrolled,
             complete: watch::Sender::new(false),
             owner,
             changes: watch::Sender::new(0),

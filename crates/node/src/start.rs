@@ -11,7 +11,7 @@ use crate::kernel::KernelParts;
 use crate::listeners::Listeners;
 use crate::loader::Loader;
 use crate::omissions;
-use crate::pods::{FaultReport, PodOptions, Pods};
+use crate::pods::{FaultReport, PodExchange, PodOptions, Pods};
 use crate::questions::{Answerer, MAX_VIEWS, PendingView};
 use crate::quotas;
 use crate::reconciler::Reconciler;
@@ -194,8 +194,8 @@ pub async fn start(
     let reporting = agent.clone();
     let report: FaultReport = Box::new(move |uid, fault| reporting.report_pod(uid, fault));
     let pods = join.pods.map(|options| {
-        let sources = (report, agent.unenrolled());
-        Pods::start(options, sources, &node, proxy.interceptor.clone(), jobs_may_start.clone())
+        let exchange = PodExchange { report, unenrolled: agent.unenrolled() };
+        Pods::start(options, exchange, &node, proxy.interceptor.clone(), jobs_may_start.clone())
     });
     let (wanted, wanted_by) = watch::channel(own.clone());
     let (applied, is_applied) = watch::channel(false);

@@ -110,7 +110,7 @@ impl NextContainer {
         };
         let stream = stream.into_std()?;
         stream.set_nonblocking(false)?;
-        Ok(running.offer(stream, options).await.context("the node of the next container was to take over")?)
+        running.offer(stream, options).await.context("the node of the next container was to take over")
     }
 }
 

@@ -71,9 +71,9 @@ impl TestNode {
                 None => drop(faults.remove(uid)),
             }
         });
-        let (unenrolled, sources) = watch::channel(VecDeque::new());
-        let sources = (report, sources);
-        let pods = Pods::start(options, sources, &node, handle.interceptor.clone(), owned);
+        let (unenrolled, receiver) = watch::channel(VecDeque::new());
+        let exchange = PodExchange { report, unenrolled: receiver };
+        let pods = Pods::start(options, exchange, &node, handle.interceptor.clone(), owned);
         Self { pods, owner, unenrolled, faults, _handle: handle, folder }
     }
 

@@ -146,11 +146,11 @@ impl Endpoint {
 /// An endpoint of the slices of a Service. While an endpoint moves from one slice to another, both
 /// may have it: that with the better conditions counts, or else the first.
 fn merged(slices: &BTreeMap<Box<str>, Box<[Endpoint]>>, (address, ports): &EndpointKey) -> Option<Endpoint> {
-    let find = |endpoints: &Box<[Endpoint]>| {
+    let find = |endpoints: &[Endpoint]| {
         let index = endpoints.binary_search_by_key(address, |endpoint| endpoint.address).ok()?;
         endpoints.get(index).filter(|endpoint| endpoint.ports == *ports).cloned()
     };
-    slices.values().rev().filter_map(find).max_by_key(|endpoint| endpoint.conditions)
+    slices.values().rev().filter_map(|endpoints| find(endpoints)).max_by_key(|endpoint| endpoint.conditions)
 }
 
 #[cfg(test)]

@@ -111,7 +111,8 @@ async fn measure() {
     publications.changed().await.unwrap();
     assert_eq!(publications.borrow().failure, None);
     println!("first publication: {:.1} ms", begin.elapsed().as_secs_f64() * 1e3);
-    let kinds: [(&str, &dyn Fn(&Inbox, usize)); 4] = [
+    type Event<'a> = (&'a str, &'a dyn Fn(&Inbox, usize));
+    let kinds: [Event<'_>; 4] = [
         ("a policy changes", &|inbox, round| {
             inbox.change_objects(policies, Change::Put(policy(round, 2, "/changed")));
         }),

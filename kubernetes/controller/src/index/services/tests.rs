@@ -214,8 +214,11 @@ fn a_broken_object_stays_as_it_was() {
 #[derive(Clone, Debug)]
 enum Step {
     Service(u8, Option<u8>),
-    Slice { name: u8, state: Option<(u8, u8, Vec<(u8, u8)>)> },
+    Slice { name: u8, state: Option<SliceState> },
 }
+
+/// The Service that has the slice, its port, and the address and conditions of each endpoint.
+type SliceState = (u8, u8, Vec<(u8, u8)>);
 
 fn steps() -> impl Strategy<Value = Vec<(Step, bool, bool)>> {
     let endpoints = proptest::collection::vec((0..4_u8, 0..8_u8), 0..4);
