@@ -32,7 +32,7 @@ pub enum FaultReason {
 }
 
 impl FaultReason {
-    /// The reason, if it lasts until the pod or a label is changed, and nobody asked for it.
+    /// The reason, if it lasts until the pod or a label is changed, and no label asks for it.
     pub(crate) fn of(left_alone: LeftAlone) -> Option<Self> {
         match left_alone {
             LeftAlone::HostNetwork => Some(Self::HostNetwork),

@@ -36,7 +36,7 @@ pub enum Event {
 /// The part of a cluster that the controller keeps. Pods that are not enrolled are kept too,
 /// because a label may enrol them at any time; those of a workload share all but their names and
 /// addresses.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Index {
     namespaces: BTreeMap<String, Namespace>,
     nodes: BTreeMap<String, Node>,
@@ -47,6 +47,15 @@ pub struct Index {
     steps: Steps,
     nodes_gone: BTreeSet<String>,
     enforced: Option<BTreeSet<String>>,
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        let (namespaces, nodes, services, shared, complete, steps, nodes_gone) = Default::default();
+        // Nodes may still have a list from before, so they get the first one even if it is empty.
+        let enforced = Some(BTreeSet::new());
+        Self { namespaces, nodes, services, shared, complete, steps, nodes_gone, enforced }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -78,7 +87,7 @@ struct Namespace {
     /// `None`: the namespace is not there, or has not come yet.
     labels: Option<MeshLabels>,
     pods: HashMap<Box<str>, Entry>,
-    /// How many of them are enforced by a label of their own.
+    /// How many of them a label of the pod makes enforced.
     strict: usize,
 }
 
@@ -113,7 +122,7 @@ impl Entry {
         }
     }
 
-    /// Whether a label of its own enforces the policies of the pod.
+    /// Whether a label of the pod makes it enforced.
     fn is_strict(&self, namespace: MeshLabels) -> bool {
         self.template.mesh.enforced && self.mode(namespace).is_some()
     }
