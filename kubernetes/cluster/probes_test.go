@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// testProbes looks at the kubelet's probes of an enforced pod whose policy lets nobody else in.
+// testProbes looks at the kubelet's probes of an enforced pod whose policy refuses all clients.
 func (b bench) testProbes(t *testing.T, r *report) {
 	r.run(t, "probes of each kind pass in an enforced pod, and fail at closed ports", false, b.testProbeKinds)
 	r.run(t, "the paths of probes let no other client in", false, b.testProbePaths)

@@ -24,7 +24,7 @@ const WAITING: usize = 256;
 /// could not tell their packets apart.
 const FIRST_PORT: u16 = 10240;
 const PORTS: u16 = 32768 - FIRST_PORT;
-/// The first port and the number of those that Linux uses if nobody changes that.
+/// The first port of the range that Linux has by default, and the number of its ports.
 const USUAL_PORTS: (u16, u16) = (32768, 28232);
 /// Ports that are tried before a connection fails.
 const TRIES: u16 = 64;

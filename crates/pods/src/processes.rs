@@ -12,10 +12,10 @@ use std::time::Instant;
 /// The oldest process of each pod: the one that holds the network for the others. Many pods are often
 /// looked for at once, so one look at all processes serves all of them.
 #[derive(Debug, Default)]
-pub(crate) struct PodProcesses(Mutex<Found>);
+pub(crate) struct PodProcesses(Mutex<ProcessTable>);
 
 #[derive(Debug, Default)]
-struct Found {
+struct ProcessTable {
     processes: HashMap<PodUid, u32>,
     /// When the last look at all processes began.
     since: Option<Instant>,
@@ -25,22 +25,22 @@ impl PodProcesses {
     /// The network of a pod that runs.
     pub(crate) fn network(&self, uid: &PodUid) -> Result<PodNetwork, CaptureError> {
         let asked = Instant::now();
-        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // The process may have ended, and its number may be another one's.
         let is_there = |process: &u32| groups(*process).and_then(|groups| pod_of(&groups)).as_ref() == Some(uid);
-        let known = |found: &Found| found.processes.get(uid).copied().filter(is_there);
-        let process = match known(&found) {
+        let known = |table: &ProcessTable| table.processes.get(uid).copied().filter(is_there);
+        let process = match known(&table) {
             Some(process) => Some(process),
             // Another thread has looked while this one waited for the lock.
-            None if found.since.is_some_and(|since| since >= asked) => None,
+            None if table.since.is_some_and(|since| since >= asked) => None,
             None => {
                 let since = Some(Instant::now());
-                *found = Found { processes: look()?, since };
-                known(&found)
+                *table = ProcessTable { processes: look()?, since };
+                known(&table)
             }
         };
         let process = process.ok_or_else(|| CaptureError::NoProcess(uid.clone()))?;
-        drop(found);
+        drop(table);
         PodNetwork::at(Path::new(&format!("/proc/{process}/ns/net")))
     }
 }

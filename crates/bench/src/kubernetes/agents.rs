@@ -46,7 +46,7 @@ struct Tally {
 
 /// Bytes that agents got, and how many updates.
 #[derive(Clone, Debug)]
-pub(super) struct Received(Vec<(u64, usize)>);
+pub(super) struct ReceivedBytes(Vec<(u64, usize)>);
 
 impl Agents {
     /// Starts the agents of all nodes at once. Each joins with a token that is bound to its pod.
@@ -84,9 +84,9 @@ impl Agents {
         self.0.iter()
     }
 
-    pub(super) fn received(&self) -> Received {
+    pub(super) fn received(&self) -> ReceivedBytes {
         let one = |agent: &FakeAgent| (agent.relay.received(), agent.tally.updates.load(Ordering::Relaxed));
-        Received(self.0.iter().map(one).collect())
+        ReceivedBytes(self.0.iter().map(one).collect())
     }
 
     /// Updates that the agent of a node has accepted.
@@ -110,7 +110,7 @@ impl Agents {
     }
 }
 
-impl Received {
+impl ReceivedBytes {
     /// By node: bytes and updates since an earlier time.
     pub(super) fn since(&self, earlier: &Self) -> Vec<(u64, usize)> {
         self.0.iter().zip(&earlier.0).map(|(now, then)| (now.0 - then.0, now.1 - then.1)).collect()
