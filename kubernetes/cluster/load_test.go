@@ -19,10 +19,10 @@ const intruder = "plain/rogue"
 // A count of requests of one kind.
 type tally struct{ passed, failed int }
 
-// output is what a pod's program printed, from the files of its node: kubectl costs more, and needs
-// the API server.
+// output is what the program of a pod with one container printed, from the files of its node: kubectl
+// costs more, and needs the API server.
 func (b bench) output(pod string) (string, error) {
-	pattern := filepath.Join(b.folder, "node*/var/log/pods", strings.Replace(pod, "/", "_", 1)+"_*/probe/*.log")
+	pattern := filepath.Join(b.folder, "node*/var/log/pods", strings.Replace(pod, "/", "_", 1)+"_*/*/*.log")
 	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
 		return "", fmt.Errorf("%s has printed nothing (%v)", pod, err)
