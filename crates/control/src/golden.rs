@@ -165,6 +165,8 @@ fn golden_files_are_read_and_written_as_they_were() {
     for (name, pod) in ["pod-of-host-network", "pod-with-net-admin", "pod"].into_iter().zip(pods::pods()) {
         resource(name, &Resource::Pod(Box::new(pod)));
     }
+    resource("pod-with-account", &Resource::Pod(Box::new(pods::with_account())));
+    resource("slice-pods-of-accounts", &Resource::FunctionConfig(Box::new(pods::of_accounts())));
     for mode in [PodMode::Permissive, PodMode::Enforced] {
         resource(&format!("slice-pods-{mode}"), &Resource::FunctionConfig(Box::new(pods::function(mode))));
     }

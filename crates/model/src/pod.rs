@@ -71,8 +71,12 @@ pub struct PodPort {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Pods {
-    /// The name of their service account, in the function's namespace. It is their identity.
+    /// The name of the service account of its oldest pods, in its namespace. It is the identity that
+    /// rules mean which name the function.
     pub service_account: String,
+    /// Other service accounts of its pods, which such rules do not mean.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_accounts: Vec<String>,
     /// How connections to them are judged that no rule allows.
     #[serde(default)]
     pub mode: PodMode,
@@ -93,6 +97,10 @@ pub struct Pod {
     pub name: String,
     /// The function that it runs.
     pub function: FunctionId,
+    /// The name of its service account, in its namespace. It is its identity, whatever the function's
+    /// is; `None`: it has none.
+    #[serde(default)]
+    pub service_account: Option<String>,
     /// Its addresses.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
@@ -122,6 +130,14 @@ impl Pods {
     /// The SPIFFE ID of the service account. Fails if the account's name is no segment of a path.
     pub fn identity(&self, trust_domain: &TrustDomain, namespace: &str) -> Result<SpiffeId, BadSpiffeId> {
         SpiffeId::function(trust_domain, namespace, &self.service_account)
+    }
+}
+
+impl Pod {
+    /// The SPIFFE ID of its service account; `None`: it has none that the mesh knows.
+    pub fn identity(&self, trust_domain: &TrustDomain) -> Option<SpiffeId> {
+        let identity = SpiffeId::function(trust_domain, &self.namespace, self.service_account.as_deref()?);
+        identity.ok().filter(|identity| !identity.is_reserved())
     }
 }
 

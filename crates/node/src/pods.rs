@@ -24,8 +24,8 @@ use crate::workloads::Workloads;
 use enforced::EnforcedList;
 use leno_cni::enforced::ENFORCED_FILE;
 use leno_cni::protocol::SOCKET;
+use leno_identity::{SpiffeId, TrustDomain};
 use leno_model::{FunctionId, InstanceState, Pod, PodMode, PodUid};
-use leno_proxy::pods::PodCaller;
 use leno_proxy::{Interceptor, Node};
 use leno_wire::Instance;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -257,6 +257,11 @@ impl Pods {
         inner.changes.send_modify(|number| *number += 1);
     }
 
+    /// The identities of the pods.
+    pub(crate) fn identities(&self, trust_domain: &TrustDomain) -> BTreeSet<SpiffeId> {
+        self.inner.table().pods.values().filter_map(|entry| entry.wanted.borrow().pod.identity(trust_domain)).collect()
+    }
+
     /// Replaces the enforced namespaces of the cluster.
     pub(crate) fn set_enforced(&self, namespaces: BTreeSet<String>) {
         self.inner.enforced.set(namespaces);
@@ -417,11 +422,9 @@ impl Inner {
     }
 
     /// The pod for which another process of this node has opened a connection.
-    fn caller(&self, client: SocketAddr) -> Option<PodCaller> {
+    fn caller(&self, client: SocketAddr) -> Option<Arc<Pod>> {
         let uid = self.capture.caller(client)?;
-        let table = self.table();
-        let pod = table.pods.get(&uid)?.wanted.borrow().pod.clone();
-        Some(PodCaller { name: format!("{}/{}", pod.namespace, pod.name).into(), function: pod.function.clone() })
+        Some(self.table().pods.get(&uid)?.wanted.borrow().pod.clone())
     }
 
     /// Takes the report about a pod back that is not to be captured any more.

@@ -364,8 +364,23 @@ impl Reconciler {
     }
 
     fn set_wanted<'a>(&self, entries: impl Iterator<Item = &'a Arc<FunctionEntry>>) {
-        let wanted: BTreeSet<SpiffeId> = entries.filter_map(identity).chain(self.own.iter().cloned()).collect();
-        self.wanted.send_replace(wanted);
+        let own = self.own.iter().cloned().chain(self.accounts());
+        self.wanted.send_replace(entries.filter_map(identity).chain(own).collect());
+    }
+
+    fn want_accounts(&self) {
+        let accounts = self.accounts();
+        self.wanted.send_if_modified(|wanted| {
+            let before = wanted.len();
+            wanted.extend(accounts);
+            wanted.len() > before
+        });
+    }
+
+    /// The identities of the node's pods. That of a pod may differ from its function's.
+    fn accounts(&self) -> BTreeSet<SpiffeId> {
+        let snapshot = self.node.snapshot.load();
+        self.pods.iter().flat_map(|pods| pods.identities(&snapshot.mesh.trust_domain)).collect()
     }
 
     /// Notifies even if no identity is new: a new trust bundle may require new certificates.

@@ -6,7 +6,7 @@ use crate::document::LabelSelector;
 use crate::document_id::DocumentId;
 use crate::problem::{Problem, Scope};
 use crate::snapshot::{Function, Policy};
-use leno_model::{FunctionId, PodMode, Pods, Run};
+use leno_model::{FunctionId, PodMode, Pods, Run, SpiffeId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -82,6 +82,9 @@ pub(super) fn shared_accounts(
     let mut of_identity: BTreeMap<_, Vec<&FunctionId>> = BTreeMap::new();
     for (id, _) in functions.iter().filter(|(_, function)| !matches!(function.run, Run::Egress(_))) {
         of_identity.entry(context.identity(id)).or_default().push(id);
+        for identity in other_identities(context, id) {
+            of_identity.entry(identity).or_default().push(id);
+        }
     }
     of_identity.retain(|_, ids| ids.len() > 1 && ids.iter().any(|id| context.accounts.contains_key(id)));
     let enforced = |function: &Function| matches!(&function.run, Run::Pods(pods) if pods.mode == PodMode::Enforced);
@@ -98,6 +101,11 @@ pub(super) fn shared_accounts(
             match is_refused {
                 true => scope.problem(message, fix),
                 false => scope.doubt(context.doubts, message, fix),
+            }
+        };
+        let doubt = |scope: &Scope<'_>, caller: &FunctionId| {
+            if let Some((message, fix)) = unmeant(context, namespace, caller) {
+                scope.doubt(context.doubts, message, fix);
             }
         };
         let sharers = |caller: &FunctionId| -> Vec<&FunctionId> {
@@ -122,6 +130,7 @@ pub(super) fn shared_accounts(
                         if !others.is_empty() {
                             report(&list.element(place), &caller, &others);
                         }
+                        doubt(&list.element(place), &caller);
                     }
                 }
                 let compiled = policy.authorization.get(number).and_then(|rule| rule.from.get(position));
@@ -136,14 +145,37 @@ pub(super) fn shared_accounts(
                 };
                 let is_meant =
                     |id: &FunctionId| labelled.identities.binary_search(&context.identity(id).to_string()).is_ok();
+                let written = if source.labels.is_some() { "labels" } else { "labelExpressions" };
                 let mut selected = context.accounts.keys().filter(|id| holds(id) && is_meant(id));
+                selected.clone().for_each(|caller| doubt(&scope.field(written), caller));
                 if let Some((caller, others)) = selected.find_map(unselected) {
-                    let written = if source.labels.is_some() { "labels" } else { "labelExpressions" };
                     report(&scope.field(written), &caller, &others);
                 }
             }
         }
     }
+}
+
+/// The identities of pods of a function that rules do not mean which name it.
+fn other_identities(context: &Context<'_>, id: &FunctionId) -> impl Iterator<Item = SpiffeId> {
+    let accounts = context.accounts.get(id).map(|pods| &*pods.other_accounts).unwrap_or_default();
+    accounts.iter().filter_map(|account| SpiffeId::function(context.trust_domain, &id.namespace, account).ok())
+}
+
+/// The message about a caller some of whose pods have another service account than the function, and
+/// the fix. A label makes a pod one of a function; it must not give it the function's rights.
+fn unmeant(context: &Context<'_>, namespace: &str, caller: &FunctionId) -> Option<(String, String)> {
+    let other = other_identities(context, caller).next()?;
+    let (own, account) = (context.identity(caller), other.name().unwrap_or_default());
+    let message = match caller.namespace == namespace {
+        true => format!("`{caller}` also has pods with the service account `{account}`"),
+        false => format!("`{caller}` also has pods with another service account"),
+    };
+    let fix = match caller.namespace == namespace {
+        true => format!("give them that account, or write `{other}` to mean this one, too"),
+        false => "give them that account".to_owned(),
+    };
+    Some((format!("{message}: the rule means `{own}` only"), fix))
 }
 
 /// The message about a caller that shares its service account, and the fix.

@@ -168,6 +168,35 @@ fn a_caller_that_shares_its_account_is_a_warning_or_refused_by_the_mode_of_the_c
 }
 
 #[test]
+fn a_rule_means_no_other_account_of_its_caller_and_warns() {
+    let caller = |id: &str| function(id, "web", "enforced").replace("mode:", "otherAccounts: [evil], mode:");
+    let functions = [caller("shop/web"), caller("front/web"), function("shop/cart", "cart", "enforced")];
+    let by_label = "{from: [{labels: {app: web}, namespaces: [NAMESPACE]}]}";
+    for (namespace, told) in
+        [("shop", "`spiffe://leno.local/ns/shop/sa/evil` to mean this one"), ("front", "another service account")]
+    {
+        for rule in ["{from: [{identities: [NAMESPACE/web]}]}", by_label] {
+            let rule = rule.replace("NAMESPACE", namespace);
+            let snapshot = compile(&[functions.as_slice(), &[policy("shop/p", "cart", &rule)]].concat()).unwrap();
+            let own = format!("spiffe://leno.local/ns/{namespace}/sa/web");
+            assert_eq!(callers(&snapshot, "shop/cart"), [exact(&own)], "{rule}");
+            let warnings = texts(snapshot.warnings());
+            assert!(
+                warnings.len() == 1 && warnings[0].contains(&format!("the rule means `{own}` only")),
+                "{warnings:?}"
+            );
+            assert!(warnings[0].contains(told), "{warnings:?}");
+            assert_eq!(warnings[0].contains("evil"), namespace == "shop", "a tenant learns no account of another one");
+        }
+    }
+    // A rule for the function of the other account means such pods, too.
+    let rule = policy("shop/p", "cart", "{from: [{identities: [evil]}]}");
+    let with = [functions.as_slice(), &[function("shop/evil", "evil", "enforced"), rule]].concat();
+    let refused = texts(&compile(&with).unwrap_err());
+    assert!(refused[0].contains("`shop/evil` has the service account of `shop/web`"), "{refused:?}");
+}
+
+#[test]
 fn only_a_control_plane_for_kubernetes_has_pods() {
     let document = function("shop/cart", "cart", "permissive");
     let written = texts(&DocumentSet::of_text(Path::new("f.yaml"), &document).compile().unwrap_err());

@@ -5,7 +5,8 @@ use leno_model::{FunctionConfig, Pod, PodMode, PodPort, PodProbe, PodRefusal, Po
 
 /// A function whose instances are pods.
 pub(super) fn function(mode: PodMode) -> FunctionConfig {
-    let run = Run::Pods(Pods { service_account: "checkout".to_owned(), mode, ports: ports() });
+    let run =
+        Run::Pods(Pods { service_account: "checkout".to_owned(), mode, ports: ports(), other_accounts: Vec::new() });
     FunctionConfig { run, ..configs::external() }
 }
 
@@ -19,6 +20,7 @@ pub(super) fn pods() -> [Pod; 3] {
         namespace: "shop".to_owned(),
         name: "checkout-5d9c7b6f4-x2x7k".to_owned(),
         function: id("shop/checkout"),
+        service_account: None,
         addresses: vec!["10.244.1.7".parse().unwrap(), "fd00:10:244:1::7".parse().unwrap()],
         mode: PodMode::Enforced,
         ports: ports(),
@@ -27,6 +29,21 @@ pub(super) fn pods() -> [Pod; 3] {
     };
     let refused = |refused| Pod { refused: Some(refused), mode: PodMode::Permissive, ..pod.clone() };
     [refused(PodRefusal::HostNetwork), refused(PodRefusal::NetAdmin), pod]
+}
+
+/// A function whose pods have several service accounts.
+pub(super) fn of_accounts() -> FunctionConfig {
+    let mut config = function(PodMode::Permissive);
+    if let Run::Pods(pods) = &mut config.run {
+        pods.other_accounts = vec!["checkout-next".to_owned()];
+    }
+    config
+}
+
+/// A pod with a service account.
+pub(super) fn with_account() -> Pod {
+    let [_, _, pod] = pods();
+    Pod { service_account: Some("checkout".to_owned()), ..pod }
 }
 
 fn ports() -> Vec<PodPort> {

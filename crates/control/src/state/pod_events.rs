@@ -14,7 +14,7 @@ impl State {
         if self.hosting.pods.is_same(uid, (node, function), &content) {
             return;
         }
-        let before = self.hosting.pods.put(uid, (node, function.clone()), content);
+        let before = self.hosting.pods.put(node, pod, content);
         let before = before.map(|before| (before.node, before.function));
         if let Some((before_node, before_function)) = &before {
             self.host_pods(before_function, before_node);

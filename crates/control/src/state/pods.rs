@@ -1,6 +1,7 @@
 //! The pods of nodes.
 
-use leno_model::{FunctionId, PodUid};
+use leno_identity::SpiffeId;
+use leno_model::{FunctionId, Pod, PodUid};
 use leno_wire::Content;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,22 +22,21 @@ pub(super) struct Pods {
 pub(super) struct PodRecord {
     pub node: Arc<str>,
     pub function: FunctionId,
+    /// Its service account, in the namespace of its function.
+    account: Option<Box<str>>,
     content: Content,
 }
 
 impl Pods {
     /// Adds a pod or replaces it. Returns the pod from before.
-    pub(super) fn put(
-        &mut self,
-        uid: &PodUid,
-        (node, function): (&str, FunctionId),
-        content: Content,
-    ) -> Option<PodRecord> {
+    pub(super) fn put(&mut self, node: &str, pod: &Pod, content: Content) -> Option<PodRecord> {
+        let Pod { uid, function, service_account, .. } = pod;
+        let (function, account) = (function.clone(), service_account.as_deref().map(Into::into));
         let before = self.remove(uid);
         let node = self.nodes.get_key_value(node).map_or_else(|| node.into(), |(name, _)| name.clone());
         self.nodes.entry(node.clone()).or_default().insert(uid.clone());
         *self.functions.entry(function.clone()).or_default().entry(node.clone()).or_default() += 1;
-        self.all.insert(uid.clone(), PodRecord { node, function, content });
+        self.all.insert(uid.clone(), PodRecord { node, function, account, content });
         before
     }
 
@@ -76,6 +76,13 @@ impl Pods {
     /// The pods of a node.
     pub(super) fn of_node(&self, node: &str) -> impl Iterator<Item = &PodUid> {
         self.nodes.get(node).into_iter().flatten()
+    }
+
+    /// Whether a node has a pod with the service account that this identity names.
+    pub(super) fn has_account(&self, node: &str, identity: &SpiffeId) -> bool {
+        let (namespace, name) = (identity.namespace(), identity.name());
+        let mut pods = self.of_node(node).filter_map(|uid| self.all.get(uid));
+        pods.any(|pod| name.is_some() && pod.account.as_deref() == name && namespace == Some(&*pod.function.namespace))
     }
 
     /// The functions that have pods on a node.

@@ -124,8 +124,10 @@ impl State {
     fn finish(&mut self, permissions: Permissions, ids: &[FunctionId], changed: &BTreeSet<Subject>) {
         self.set_permissions(permissions);
         self.carry_out(ids.iter().cloned().map(Effect::Rebalance));
-        let CompiledDefinitions { by_identity, gateway, .. } = &self.catalog.compiled;
-        self.issued.retain(|(id, _), _| by_identity.contains_key(id) || gateway.as_ref() == Some(id));
+        let (CompiledDefinitions { by_identity, gateway, .. }, pods) = (&self.catalog.compiled, &self.hosting.pods);
+        self.issued.retain(|(id, node), _| {
+            by_identity.contains_key(id) || gateway.as_ref() == Some(id) || pods.has_account(node, id)
+        });
         self.carry_out(changed.iter().cloned().map(Effect::Announce).chain([Effect::PlaceJobs]));
     }
 

@@ -162,7 +162,7 @@ impl State {
     }
 
     /// How long a certificate for `identity` on the node is valid; `None`: the node hosts no
-    /// function with that identity.
+    /// function, and has no pod, with that identity.
     pub(crate) fn may_sign(&self, name: &str, identity: &SpiffeId) -> Option<Duration> {
         let (node, compiled) = (self.nodes.all.get(name)?, &self.catalog.compiled);
         let mut functions = compiled.by_identity.get(identity).into_iter().flatten();
@@ -172,7 +172,8 @@ impl State {
             |id: &FunctionId| compiled.functions.get(id).and_then(|it| it.egress) != Some(EgressPolicy::Callers);
         let hosted = functions.any(|id| node.hosted.contains(id) && is_called(id));
         let gateway = node.admission.gateway && compiled.gateway.as_ref() == Some(identity);
-        (hosted || gateway).then_some(compiled.svid_lifetime)
+        let account = !identity.is_reserved() && self.hosting.pods.has_account(name, identity);
+        (hosted || gateway || account).then_some(compiled.svid_lifetime)
     }
 
     /// Records a signed certificate.

@@ -124,7 +124,8 @@ impl Cluster {
 }
 
 fn of_pods(name: &str) -> FunctionConfig {
-    let run = Run::Pods(Pods { service_account: "default".to_owned(), mode: PodMode::Enforced, ports: Vec::new() });
+    let (mode, ports, other_accounts) = (PodMode::Enforced, Vec::new(), Vec::new());
+    let run = Run::Pods(Pods { service_account: "default".to_owned(), mode, ports, other_accounts });
     let identity = run.identity(&DOMAIN.parse().unwrap(), &function(name));
     FunctionConfig { run, identity, ..config(name, &[], 1) }
 }
@@ -135,6 +136,7 @@ fn pod(uid: &str) -> Pod {
         namespace: "orders".to_owned(),
         name: format!("cart-{uid}"),
         function: function(CART),
+        service_account: None,
         addresses: Vec::new(),
         mode: PodMode::Enforced,
         ports: Vec::new(),

@@ -117,6 +117,7 @@ pub(super) fn pod(name: &str, number: u8, mode: PodMode) -> Pod {
         namespace: "shop".to_owned(),
         name: format!("{name}-{number}"),
         function: FunctionId::new("shop", name).unwrap(),
+        service_account: Some(name.to_owned()),
         addresses: Vec::new(),
         mode,
         ports: Vec::new(),

@@ -87,6 +87,7 @@ impl Reconciler {
         {
             // Their functions are in force now.
             pods.follow(changed_pods);
+            self.want_accounts();
         }
         for (subject, reason) in &rejected {
             tracing::error!(%subject, reason, "refused; what was in force goes on");

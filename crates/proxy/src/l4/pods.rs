@@ -4,8 +4,9 @@ use super::opening::{self, Opening, Patience, classify};
 use super::{CountingReader, Proof, ResetUnlessDone, Stop, copy_both, count, hello, judge_inbound, reset};
 use crate::pipeline::worker::Worker;
 use crate::state::function::FunctionEntry;
-use crate::state::pods::{PodCaller, PodConnection, ServedPod};
+use crate::state::pods::{PodConnection, ServedPod};
 use leno_http::peer::Peer;
+use leno_model::Pod;
 use leno_runtime::schedule::{self, Class};
 use leno_telemetry::flows::{Connection, ConnectionFailure};
 use std::io;
@@ -59,7 +60,7 @@ pub(crate) struct PodTcp {
     pub connection: Rc<PodConnection>,
     pub peer: Peer,
     /// The pod of this node that has opened it.
-    pub caller: Option<PodCaller>,
+    pub caller: Option<Arc<Pod>>,
     name: String,
     is_tls: bool,
     rule: String,
@@ -80,7 +81,7 @@ impl PodTcp {
         worker: &Rc<Worker>,
         connection: &Rc<PodConnection>,
         peer: &Peer,
-        caller: Option<PodCaller>,
+        caller: Option<Arc<Pod>>,
     ) -> Self {
         Self {
             worker: worker.clone(),
@@ -215,8 +216,9 @@ impl PodTcp {
             }
         }
         let identity = self.peer.identity.as_deref().unwrap_or_default();
+        let caller = self.caller.as_ref().map(|caller| format!("{}/{}", caller.namespace, caller.name));
         telemetry.connection_flows.push(Connection {
-            instance: self.caller.as_ref().map_or(identity, |caller| &caller.name),
+            instance: caller.as_deref().unwrap_or(identity),
             during: None,
             target: Some(&function),
             address: self.connection.called,

@@ -112,8 +112,9 @@ pub(super) async fn serve(
     let client = canonical(client);
     let caller = worker.node.pod_callers.find(client);
     let is_from_node = caller.is_none() && pod.network().is_of_node(client.ip());
-    let connection = Rc::new(PodConnection { pod: pod.clone(), called: canonical(called), client, is_from_node });
-    let limits = worker.snapshot().mesh.limits;
+    let mesh = worker.snapshot().mesh.clone();
+    let (identity, called, limits) = (pod.identity(&mesh.trust_domain), canonical(called), mesh.limits);
+    let connection = Rc::new(PodConnection { pod: pod.clone(), identity, called, client, is_from_node });
     let patience = match pod.names_http(called.port()) {
         true => Patience { first: limits.idle_timeout, line: limits.head_timeout },
         false => Patience::short(limits.head_timeout),
@@ -136,8 +137,9 @@ pub(super) async fn serve(
     if is_probe {
         return copied(&open, &connection, stream, &ahead).await;
     }
-    let called_by = caller.as_ref().and_then(|caller| worker.snapshot_with(&caller.function));
-    let peer = Peer { identity: called_by.map(|(_, caller)| caller.identity.clone()), address: client };
+    // Its function is a label's word. Its account proves who it is.
+    let identity = caller.as_ref().and_then(|caller| caller.identity(&mesh.trust_domain));
+    let peer = Peer { identity: identity.as_ref().map(Into::into), address: client };
     if !matches!(begun, Opening::Http1 | Opening::Http2) {
         let _busy = open.activity().begin();
         let proxy = PodTcp::new(worker, &connection, &peer, caller);

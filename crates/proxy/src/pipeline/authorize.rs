@@ -137,7 +137,7 @@ impl Exchange {
         bodiless: bool,
     ) -> Result<Answer, NoAnswer> {
         let spec = &authorizer.spec;
-        let (head, body) = question::question(spec, self, about, &entry.identity, bodiless)
+        let (head, body) = question::question(spec, self, about, self.callee_identity(entry), bodiless)
             .ok_or_else(|| NoAnswer::NotAsked(format!("`{}` is no authority", spec.authority)))?;
         let in_flight = Arc::new(InFlight::new(&self.request_id, trace, &about.headers));
         let asking = async {

@@ -409,7 +409,13 @@ impl Exchange {
 
     /// Adds headers that tell the callee the request's id and the caller's identity.
     pub(crate) fn finalize_request(&self, headers: &mut HeaderMap, callee: &FunctionEntry) {
-        head::finalize_request(headers, &callee.identity, self.peer.identity.as_deref(), &self.request_id);
+        let callee = self.callee_identity(callee);
+        head::finalize_request(headers, callee, self.peer.identity.as_deref(), &self.request_id);
+    }
+
+    /// The SPIFFE ID of the callee. That of a pod may differ from its function's.
+    pub(crate) fn callee_identity<'a>(&'a self, callee: &'a FunctionEntry) -> &'a str {
+        self.pod.as_ref().and_then(|pod| pod.identity.as_deref()).unwrap_or(&callee.identity)
     }
 }
 

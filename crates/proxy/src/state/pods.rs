@@ -2,7 +2,7 @@
 
 use crate::state::instances::{Connect, ConnectError, InstanceProof, Lease};
 use arc_swap::ArcSwap;
-use leno_model::{FunctionId, Pod, PodMode, PodProbe, ProbeKind};
+use leno_model::{FunctionId, Pod, PodMode, PodProbe, ProbeKind, TrustDomain};
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
@@ -121,6 +121,11 @@ impl ServedPod {
         self.pod.load().function.clone()
     }
 
+    /// The SPIFFE ID of its service account; `None`: it has none that the mesh knows.
+    pub(crate) fn identity(&self, trust_domain: &TrustDomain) -> Option<Arc<str>> {
+        self.pod.load().identity(trust_domain).map(|identity| (&identity).into())
+    }
+
     pub(crate) fn is_enforced(&self) -> bool {
         self.pod.load().mode == PodMode::Enforced
     }
@@ -153,6 +158,8 @@ impl fmt::Debug for ServedPod {
 #[derive(Debug)]
 pub(crate) struct PodConnection {
     pub pod: Arc<ServedPod>,
+    /// The SPIFFE ID of the pod, if it has one.
+    pub identity: Option<Arc<str>>,
     /// The address and port of the pod that the client called.
     pub called: SocketAddr,
     pub client: SocketAddr,
@@ -219,17 +226,8 @@ impl InstanceProof for PodProof {
     }
 }
 
-/// A pod that has opened a connection through the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodCaller {
-    /// `namespace/name`.
-    pub name: Arc<str>,
-    /// The function that it runs.
-    pub function: FunctionId,
-}
-
-/// Finds the callers of connections that another process of the node has opened.
-pub type CallerSearch = Box<dyn Fn(SocketAddr) -> Option<PodCaller> + Send + Sync>;
+/// Finds the pods for which another process of the node has opened connections.
+pub type CallerSearch = Box<dyn Fn(SocketAddr) -> Option<Arc<Pod>> + Send + Sync>;
 
 /// The connections that the node has opened for programs of its pods, by their local address. Such a
 /// connection may lead to another pod of this node, which then knows its caller.
@@ -262,13 +260,10 @@ impl PodCallers {
     }
 
     /// The pod whose connection has this address; `None`: the node has not opened it.
-    pub(crate) fn find(&self, client: SocketAddr) -> Option<PodCaller> {
+    pub(crate) fn find(&self, client: SocketAddr) -> Option<Arc<Pod>> {
         let client = canonical(client);
-        let own = self.lock().get(&client).map(|(_, pod)| pod.clone());
-        match own {
-            Some(pod) => Some(PodCaller { name: pod.name.clone(), function: pod.function() }),
-            None => self.others.get()?(client),
-        }
+        let own = self.lock().get(&client).map(|(_, pod)| pod.pod.load_full());
+        own.or_else(|| self.others.get()?(client))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, (u64, Arc<ServedPod>)>> {

@@ -37,8 +37,12 @@ fn document(function: &FunctionId, workload: &Workload) -> Option<Document> {
     let id =
         DocumentId { kind: "Function".to_owned(), namespace: function.namespace.clone(), name: function.name.clone() };
     let metadata = json!({"name": id.name, "namespace": id.namespace, "labels": workload.labels});
-    let Workload { service_account, mode, ports, .. } = workload;
-    let spec = json!({"pods": {"serviceAccount": service_account, "mode": mode, "ports": ports}});
+    let Workload { service_account, other_accounts, mode, ports, .. } = workload;
+    let mut pods = json!({"serviceAccount": service_account, "mode": mode, "ports": ports});
+    if !other_accounts.is_empty() {
+        pods["otherAccounts"] = json!(other_accounts);
+    }
+    let spec = json!({"pods": pods});
     let document = labelled(&id, metadata, &spec);
     document.map_err(|problems| problems.iter().for_each(|problem| tracing::warn!("{problem}"))).ok()
 }

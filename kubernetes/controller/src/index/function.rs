@@ -3,6 +3,7 @@
 use crate::api::Metadata;
 use leno_model::FunctionId;
 use leno_model::function_id::is_label;
+use std::collections::BTreeMap;
 use tracing::warn;
 
 const FUNCTION: &str = "leno.dev/function";
@@ -36,6 +37,11 @@ pub(crate) fn of_pod(pod: &Metadata) -> Option<FunctionId> {
         }
     }
     FunctionId::new(&pod.namespace, &label(workload)).ok()
+}
+
+/// Whether a label names the function, and not the pod's owner.
+pub(crate) fn is_labelled(labels: &BTreeMap<String, String>) -> bool {
+    labels.contains_key(FUNCTION)
 }
 
 fn without_minutes(job: &str) -> &str {

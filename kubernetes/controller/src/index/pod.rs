@@ -191,6 +191,13 @@ impl PodObject {
         self.status.pod_ips.iter().filter(|_| !self.spec.host_network).map(|address| address.ip)
     }
 
+    /// When it was made: a number that is greater for a later time.
+    pub(crate) fn created(&self) -> u64 {
+        // `2026-11-28T09:34:39Z`
+        let digits = self.metadata.creation_timestamp.bytes().filter(u8::is_ascii_digit).take(14);
+        digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))
+    }
+
     /// All its containers have ended, and it has no network any more.
     pub(crate) fn terminated(&self) -> bool {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")

@@ -104,6 +104,7 @@ struct Entry {
     template: Arc<Template>,
     node: Option<Arc<str>>,
     addresses: Box<[IpAddr]>,
+    created: u64,
     terminated: bool,
 }
 
@@ -135,6 +136,7 @@ impl Entry {
             namespace: self.template.function.namespace.clone(),
             name: name.to_owned(),
             function: self.template.function.clone(),
+            service_account: Some(self.template.account.clone()),
             addresses: self.addresses.to_vec(),
             mode,
             ports: self.template.ports.clone(),
@@ -391,6 +393,7 @@ impl Index {
             template: self.shared.templates.share(template),
             node: object.node().map(|name| self.shared.nodes.share(name)),
             addresses: object.addresses().collect(),
+            created: object.created(),
             terminated: object.terminated(),
         };
         self.replace_pod(&key, Some(entry));
@@ -426,15 +429,15 @@ impl Steps {
     fn step(&mut self, name: &str, before: Standing<'_>, after: Standing<'_>) {
         let member = |standing: Standing<'_>| {
             let (entry, namespace) = standing?;
-            Some((entry.template.clone(), entry.mode(namespace)?))
+            Some((entry.template.clone(), entry.mode(namespace)?, entry.created))
         };
         let (was, is) = (member(before), member(after));
         if was != is {
-            if let Some((template, mode)) = was {
-                self.members(&template).remove(&template, mode);
+            if let Some((template, mode, created)) = was {
+                self.members(&template).remove(&template, mode, created);
             }
-            if let Some((template, mode)) = is {
-                self.members(&template).add(&template, mode);
+            if let Some((template, mode, created)) = is {
+                self.members(&template).add(&template, mode, created);
             }
         }
         let pod = |standing: Standing<'_>| standing.and_then(|(entry, namespace)| entry.pod(name, namespace));

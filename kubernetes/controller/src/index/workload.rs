@@ -1,5 +1,6 @@
 //! Workloads: functions whose instances are pods.
 
+use crate::index::function;
 use crate::index::pod::Template;
 use leno_model::{PodMode, PodPort};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -8,10 +9,11 @@ use std::sync::Arc;
 /// A function of a cluster, as its pods describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// The service account of most of its pods; of two with as many pods, the first by name.
+    /// The service account of its oldest pod. Pods that are only labelled as this function count after
+    /// those of the workload itself.
     pub service_account: String,
-    /// Other service accounts of its pods, as during a rollout that changes the account. Leno takes
-    /// these pods for callers without identity.
+    /// Other service accounts of its pods, as during a rollout that changes the account. Rules that
+    /// name the function do not mean them.
     pub other_accounts: Vec<String>,
     /// The strictest mode of its pods.
     pub mode: PodMode,
@@ -24,23 +26,28 @@ pub struct Workload {
 /// The pods of a function, counted by their shared part.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
-    /// By template, and whether the mode is `enforced`.
-    counts: HashMap<(Arc<Template>, bool), usize>,
+    /// By template, and whether the mode is `enforced`: how many were made at a time.
+    counts: HashMap<(Arc<Template>, bool), BTreeMap<u64, usize>>,
     published: Option<Workload>,
 }
 
 impl Members {
-    pub(crate) fn add(&mut self, template: &Arc<Template>, mode: PodMode) {
-        *self.counts.entry((template.clone(), mode == PodMode::Enforced)).or_default() += 1;
+    pub(crate) fn add(&mut self, template: &Arc<Template>, mode: PodMode, created: u64) {
+        let times = self.counts.entry((template.clone(), mode == PodMode::Enforced)).or_default();
+        *times.entry(created).or_default() += 1;
     }
 
-    pub(crate) fn remove(&mut self, template: &Arc<Template>, mode: PodMode) {
+    pub(crate) fn remove(&mut self, template: &Arc<Template>, mode: PodMode, created: u64) {
         let key = (template.clone(), mode == PodMode::Enforced);
-        if let Some(count) = self.counts.get_mut(&key) {
+        let Some(times) = self.counts.get_mut(&key) else { return };
+        if let Some(count) = times.get_mut(&created) {
             *count -= 1;
             if *count == 0 {
-                self.counts.remove(&key);
+                times.remove(&created);
             }
+        }
+        if times.is_empty() {
+            self.counts.remove(&key);
         }
     }
 
@@ -59,13 +66,17 @@ impl Members {
     }
 
     fn workload(&self) -> Option<Workload> {
-        let mut accounts: BTreeMap<&str, usize> = BTreeMap::new();
+        // A label must not give a function the account of another workload.
+        let mut accounts: BTreeMap<&str, (bool, u64)> = BTreeMap::new();
         let mut ports = BTreeSet::new();
-        for ((template, _), count) in &self.counts {
-            *accounts.entry(&template.account).or_default() += count;
+        for ((template, _), times) in &self.counts {
+            let Some((first, _)) = times.first_key_value() else { continue };
+            let age = (function::is_labelled(&template.labels), *first);
+            let oldest = accounts.entry(&template.account).or_insert(age);
+            *oldest = age.min(*oldest);
             ports.extend(template.ports.iter().map(|port| (port.number, port.name.clone())));
         }
-        let (account, _) = accounts.iter().rev().max_by_key(|(_, count)| **count)?;
+        let (account, _) = accounts.iter().min_by_key(|(_, age)| **age)?;
         let mut ports: Vec<PodPort> = ports.into_iter().map(|(number, name)| PodPort { name, number }).collect();
         // Pods may name a port differently: the first name counts, and none if a pod has none.
         ports.dedup_by_key(|port| port.number);

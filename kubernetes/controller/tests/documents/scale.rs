@@ -48,6 +48,7 @@ fn pod(number: usize, function: usize) -> (String, Pod) {
         uid: format!("uid-{number}").parse().unwrap(),
         namespace: function.namespace.clone(),
         name: format!("pod-{number}"),
+        service_account: Some(format!("{}-account", function.name)),
         function,
         addresses: vec![[10, 78, (number / 250) as u8, (number % 250) as u8].into()],
         mode: PodMode::Enforced,

@@ -16,6 +16,7 @@ pub(super) fn pod(name: &str, function: &str, port: u16) -> Pod {
         namespace: "a".to_owned(),
         name: name.to_owned(),
         function: configs::function(function),
+        service_account: None,
         addresses: vec![IpAddr::from([10, 0, 0, 1])],
         mode: PodMode::Permissive,
         ports: vec![PodPort { name: None, number: port }],
@@ -26,7 +27,8 @@ pub(super) fn pod(name: &str, function: &str, port: u16) -> Pod {
 
 /// The same function as pods.
 pub(super) fn of_pods(config: FunctionConfig) -> FunctionConfig {
-    let run = Run::Pods(Pods { service_account: "default".to_owned(), mode: PodMode::Enforced, ports: Vec::new() });
+    let (mode, ports, other_accounts) = (PodMode::Enforced, Vec::new(), Vec::new());
+    let run = Run::Pods(Pods { service_account: "default".to_owned(), mode, ports, other_accounts });
     let identity = run.identity(&configs::DOMAIN.parse().unwrap(), &config.id);
     FunctionConfig { run, identity, ..config }
 }
@@ -110,6 +112,21 @@ fn a_pod_is_one_small_message_to_its_node_and_nothing_to_others() {
     assert_eq!(world.accept_all(one), []);
     world.put_pod(one, pod("p-1", "a/one", 81));
     assert_eq!(world.accept_all(one), [Subject::Pod(uid("p-1"))], "it changed");
+}
+
+#[test]
+fn a_node_may_certify_the_account_of_a_pod_that_its_function_does_not_have() {
+    let mut world = world();
+    let [one, two, _] = NODES;
+    let identity = |name: &str| format!("spiffe://{}/ns/a/sa/{name}", configs::DOMAIN).parse().unwrap();
+    let may_sign = |world: &World, node, name: &str| world.state.may_sign(node, &identity(name)).is_some();
+    world.put_pod(one, Pod { service_account: Some("own".to_owned()), ..pod("p-0", "a/one", 80) });
+    world.put_pod(two, pod("p-1", "a/one", 80));
+    let of_nodes = |world: &World| [one, two].map(|node| may_sign(world, node, "own"));
+    assert_eq!(of_nodes(&world), [true, false]);
+    assert!(!may_sign(&world, one, "other"));
+    world.state.remove_pod(&uid("p-0"));
+    assert_eq!(of_nodes(&world), [false, false]);
 }
 
 #[test]

@@ -256,10 +256,11 @@ fn a_static_pod_has_the_uid_that_its_node_knows() {
 fn a_workload_is_what_its_pods_share() {
     let labels = json!({ "leno.dev/mesh": "enabled" });
     let member = |name: &str, account: &str, track: &str| {
+        let second = name.as_bytes()[0] - b'a';
         pod(
             name,
             json!({
-                "metadata": { "labels": { "leno.dev/function": "web", "app": "web", "track": track, "pod-template-hash": name } },
+                "metadata": { "creationTimestamp": format!("2026-11-28T09:00:0{second}Z"), "labels": { "leno.dev/function": "web", "app": "web", "track": track, "pod-template-hash": name } },
                 "spec": { "serviceAccountName": account },
             }),
         )
@@ -275,15 +276,45 @@ fn a_workload_is_what_its_pods_share() {
         labels: object(labels),
     };
     let shared = json!({ "app": "web", "leno.dev/function": "web" });
-    assert_eq!(changes.workloads[&function], Some(expected("new", &["old"], shared)));
+    assert_eq!(changes.workloads[&function], Some(expected("old", &["new"], shared)), "the oldest pod counts");
     index.apply(Event::Pods(Change::Gone(key("shop", "c"))));
     let shared = json!({ "app": "web", "leno.dev/function": "web", "track": "one" });
-    assert_eq!(index.take().unwrap().workloads[&function], Some(expected("new", &["old"], shared)));
+    assert_eq!(index.take().unwrap().workloads[&function], Some(expected("old", &["new"], shared)));
     index.apply(Event::Pods(Change::Put(member("b", "new", "one"))));
     assert!(index.take().unwrap().is_empty(), "nothing differs");
     index.apply(Event::Pods(all(vec![])));
     assert_eq!(index.take().unwrap().workloads[&function], None);
     assert!(index.steps.members.is_empty() && index.shared.templates.used() == 0 && index.shared.nodes.used() == 0);
+}
+
+#[test]
+fn a_label_gives_a_workload_no_other_account() {
+    let at = |second: u8| format!("2026-11-28T09:00:0{second}Z");
+    let own = |name: &str, second: u8, account: &str| {
+        let owner = json!([{ "kind": "StatefulSet", "name": "web", "controller": true }]);
+        let metadata = json!({ "creationTimestamp": at(second), "ownerReferences": owner });
+        pod(name, json!({ "metadata": metadata, "spec": { "serviceAccountName": account } }))
+    };
+    let labelled = |name: &str, second: u8, account: &str| {
+        let metadata = json!({ "creationTimestamp": at(second), "labels": { "leno.dev/function": "web" } });
+        pod(name, json!({ "metadata": metadata, "spec": { "serviceAccountName": account } }))
+    };
+    let pods =
+        vec![labelled("x", 0, "evil"), labelled("y", 0, "evil"), own("web-0", 2, "web"), own("web-1", 3, "next")];
+    let (mut index, changes) = index(json!({ "leno.dev/mesh": "enabled" }), pods);
+    let function: FunctionId = "shop/web".parse().unwrap();
+    let accounts = |workload: &Option<Workload>| {
+        let workload = workload.clone().unwrap();
+        [vec![workload.service_account], workload.other_accounts].concat()
+    };
+    assert_eq!(accounts(&changes.workloads[&function]), ["web", "evil", "next"]);
+    let of_pods: BTreeSet<_> =
+        changes.put.iter().map(|(_, pod)| (pod.name.as_str(), pod.service_account.as_deref().unwrap())).collect();
+    assert_eq!(of_pods, [("x", "evil"), ("y", "evil"), ("web-0", "web"), ("web-1", "next")].into());
+    index.apply(Event::Pods(Change::Gone(key("shop", "web-0"))));
+    assert_eq!(accounts(&index.take().unwrap().workloads[&function]), ["next", "evil"], "as at the end of a rollout");
+    index.apply(Event::Pods(Change::Gone(key("shop", "web-1"))));
+    assert_eq!(accounts(&index.take().unwrap().workloads[&function]), ["evil"], "the function is this workload");
 }
 
 #[test]
