@@ -13,6 +13,7 @@ pub(crate) mod decisions;
 pub(crate) mod delays;
 pub(crate) mod egress;
 pub(crate) mod egress_guard;
+pub(crate) mod end_notice;
 pub mod endpoints;
 pub mod extension;
 pub(crate) mod function;

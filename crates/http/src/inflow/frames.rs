@@ -19,6 +19,7 @@ const PREFACE: usize = 24;
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
 const END_HEADERS: u8 = 4;
 /// Frames that a frame with data, or the end of a stream, pays for.
 const PROGRESS: u32 = 2;
@@ -47,12 +48,14 @@ pub struct Frames {
     settings: Option<Arc<PeerSettings>>,
 }
 
-/// The SETTINGS of an HTTP/2 peer (RFC 9113, 6.5.2) that limit the frames sent to it.
+/// The SETTINGS of an HTTP/2 peer (RFC 9113, 6.5.2) that limit the frames sent to it, and whether it
+/// takes new streams at all.
 #[derive(Debug)]
 pub struct PeerSettings {
     streams: AtomicU32,
     head: AtomicU32,
     known: AtomicBool,
+    leaves: AtomicBool,
     /// The task that waits for the first SETTINGS frame.
     waiting: Mutex<Option<Waker>>,
 }
@@ -63,6 +66,7 @@ impl Default for PeerSettings {
             streams: AtomicU32::new(u32::MAX),
             head: AtomicU32::new(u32::MAX),
             known: AtomicBool::new(false),
+            leaves: AtomicBool::new(false),
             waiting: Mutex::new(None),
         }
     }
@@ -79,6 +83,12 @@ impl PeerSettings {
     #[inline]
     pub fn head(&self) -> u32 {
         self.head.load(Ordering::Relaxed)
+    }
+
+    /// Whether the peer has announced that it takes no new streams (GOAWAY).
+    #[inline]
+    pub fn leaves(&self) -> bool {
+        self.leaves.load(Ordering::Relaxed)
     }
 
     /// Waits for the first SETTINGS frame.
@@ -174,6 +184,11 @@ impl Frames {
         if kind == SETTINGS && flags & ACK == 0 && self.settings.is_some() {
             self.setting = Some(([0; 6], 0));
             self.read_settings(&[]);
+        }
+        if kind == GOAWAY
+            && let Some(settings) = &self.settings
+        {
+            settings.leaves.store(true, Ordering::Relaxed);
         }
         let (is_data, has_end) = (kind == 0, kind <= 1 && flags & END_STREAM != 0);
         if has_end || (is_data && length > 0) {

@@ -11,6 +11,7 @@ mod tunnel;
 
 pub(super) use drive::Serving;
 pub(crate) use open::OpenConnection;
+pub(super) use request::SilentEnd;
 
 use crate::l4;
 use crate::l4::Path;
@@ -30,7 +31,7 @@ use leno_http::inflow::Inflow;
 use leno_http::peer::{Peer, TrafficDirection};
 use leno_model::FunctionId;
 use leno_runtime::keepalive;
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -72,6 +73,8 @@ pub(crate) struct Connection {
     certificate: Option<PeerCertificate>,
     /// Inbound: the connection of a pod, if it is one; else it comes from a caller's sidecar.
     pub(super) pod: Option<Rc<PodConnection>>,
+    /// Whether it has carried a request.
+    is_kept: Cell<bool>,
     activity: Arc<Activity>,
     attribution: Option<Attribution>,
 }
@@ -145,6 +148,7 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
         one_caller: listener.caller.is_some(),
         certificate: None,
         pod: None,
+        is_kept: Cell::default(),
         activity: open.activity().clone(),
         attribution: open.attribution().clone(),
     };
@@ -201,6 +205,7 @@ pub(super) async fn serve_pod(
         one_caller: false,
         certificate: None,
         pod: Some(pod.clone()),
+        is_kept: Cell::default(),
         activity: open.activity().clone(),
         attribution: open.attribution().clone(),
     };

@@ -1,6 +1,6 @@
 //! Serves an HTTP/2 connection of a client.
 
-use super::connection::{Connection, Serving};
+use super::connection::{Connection, Serving, SilentEnd};
 use super::refused_streams::{AcceptedStreams, Event, Reset, Resets, answer as answer_refused};
 use super::stream::ClientStream;
 use bytes::Bytes;
@@ -219,6 +219,9 @@ async fn answer(
     });
     let Some(response) = response.await else { return };
     drop(handler);
+    if response.extensions().get::<SilentEnd>().is_some() {
+        return respond.send_reset(Reason::REFUSED_STREAM);
+    }
     if let Err(error) = send(response, respond, tunnel).await {
         tracing::debug!(%error, "a stream broke off");
     }

@@ -101,7 +101,7 @@ pub(super) async fn serve(
     open: OpenConnection,
 ) {
     let worker = &listener.worker;
-    let _open = pod.open();
+    let opened = pod.open();
     if listener.direction == TrafficDirection::Outbound {
         let _busy = open.activity().begin();
         // The node cannot see whether the connection is in use, so a draining node ends it.
@@ -114,13 +114,23 @@ pub(super) async fn serve(
     let is_from_node = caller.is_none() && pod.network().is_of_node(client.ip());
     let mesh = worker.snapshot().mesh.clone();
     let (identity, called, limits) = (pod.identity(&mesh.trust_domain), canonical(called), mesh.limits);
-    let connection = Rc::new(PodConnection { pod: pod.clone(), identity, called, client, is_from_node });
+    let connection = Rc::new(PodConnection {
+        pod: pod.clone(),
+        identity,
+        notice: opened.notice.clone(),
+        called,
+        client,
+        is_from_node,
+    });
     let patience = match pod.names_http(called.port()) {
         true => Patience { first: limits.idle_timeout, line: limits.head_timeout },
         false => Patience::short(limits.head_timeout),
     };
     let mut ahead = Vec::new();
-    let begun = open.unless_draining(opening::read(&mut stream, &mut ahead, patience)).await;
+    let begun = tokio::select! {
+        begun = open.unless_draining(opening::read(&mut stream, &mut ahead, patience)) => begun,
+        () = opened.notice.given_to_all() => None,
+    };
     let Some(Ok(mut begun)) = begun else { return };
     let Some((_, entry)) = worker.snapshot_with(&pod.function()) else {
         // An enforced pod takes nothing that is not judged.

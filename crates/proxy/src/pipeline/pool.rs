@@ -4,6 +4,7 @@
 mod connect;
 mod http2;
 mod key;
+mod noticed;
 mod sender;
 mod share;
 
@@ -270,7 +271,7 @@ impl Pool {
         self.opened.notify_one();
         let connect = async {
             self.check_loop(key.address)?;
-            let stream = tcp(key.address, Some(lease), limits).await?;
+            let stream = tcp(key.address, Some(lease), false, limits).await?;
             match key.outside_tls() {
                 None => Ok(handshake_http1(stream, key, held, limits).await?),
                 Some(egress) => Ok(handshake_http1(begin_tls(egress, stream).await?, key, held, limits).await?),
@@ -345,14 +346,12 @@ impl Pool {
     fn close_idle(&self, now: Instant) {
         let mut http1 = self.http1.borrow_mut();
         for (ConnectionKey { address, callee }, host) in http1.iter_mut() {
-            let longest = if self.terminating.contains(*address) {
-                Duration::ZERO
-            } else if address.ip().is_loopback() && *callee == CalleeKey::Instance
-                || matches!(callee, CalleeKey::Pod(_))
-            {
-                LOOPBACK_IDLE_TIMEOUT
-            } else {
-                IDLE_TIMEOUT
+            let longest = match callee {
+                _ if self.terminating.contains(*address) => Duration::ZERO,
+                // They end with the client's connection, or the program closes them.
+                CalleeKey::Pod(_) => Duration::MAX,
+                CalleeKey::Instance if address.ip().is_loopback() => LOOPBACK_IDLE_TIMEOUT,
+                _ => IDLE_TIMEOUT,
             };
             let since = |idle: &Idle| now.saturating_duration_since(idle.since);
             host.idle.retain(|idle| !idle.connection.sender.is_closed() && since(idle) < longest);

@@ -2,6 +2,7 @@
 
 pub use leno_http::failure::{Unavailable, Unproven};
 
+use crate::state::end_notice::EndNotice;
 use crate::state::kernel::Kernel;
 use leno_model::FunctionId;
 use std::fmt;
@@ -77,6 +78,12 @@ pub trait InstanceProof: Send + Sync {
     /// its function allows.
     fn timed_out(&self, since: Instant) {
         let _ = since;
+    }
+
+    /// Where to give notice that the server has closed a connection; `None`: nowhere.
+    #[doc(hidden)]
+    fn end_notice(&self) -> Option<Arc<EndNotice>> {
+        None
     }
 
     /// Whether the instance may be lost. A request of which nothing was sent should then go to

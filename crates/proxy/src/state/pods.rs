@@ -1,16 +1,17 @@
 //! The pods that this node serves, and the connections that it has opened for them.
 
+use crate::state::end_notice::EndNotice;
 use crate::state::instances::{Connect, ConnectError, InstanceProof, Lease};
 use arc_swap::ArcSwap;
 use leno_model::{FunctionId, Pod, PodMode, PodProbe, ProbeKind, TrustDomain};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
@@ -52,18 +53,32 @@ pub struct ServedPod {
     ended: AtomicBool,
     end: Notify,
     /// Open connections.
-    open: AtomicUsize,
+    open: Mutex<OpenConnections>,
     /// Notified when one of them closes.
     closed: Notify,
 }
 
-/// Counts an open connection of a pod.
-pub(crate) struct OpenPodConnection<'a>(&'a ServedPod);
+/// The open connections of a pod, each with the notice of its end.
+#[derive(Default)]
+struct OpenConnections {
+    notices: BTreeMap<u64, Arc<EndNotice>>,
+    next: u64,
+    /// All of them have to end.
+    are_ending: bool,
+}
+
+/// An open connection of a pod.
+pub(crate) struct OpenPodConnection<'a> {
+    pod: &'a ServedPod,
+    number: u64,
+    /// The notice of its end.
+    pub notice: Arc<EndNotice>,
+}
 
 impl Drop for OpenPodConnection<'_> {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::AcqRel);
-        self.0.closed.notify_waiters();
+        self.pod.connections().notices.remove(&self.number);
+        self.pod.closed.notify_waiters();
     }
 }
 
@@ -76,7 +91,7 @@ impl ServedPod {
             network,
             ended: AtomicBool::new(false),
             end: Notify::new(),
-            open: AtomicUsize::new(0),
+            open: Mutex::default(),
             closed: Notify::new(),
         })
     }
@@ -96,16 +111,33 @@ impl ServedPod {
     pub async fn drained(&self) {
         loop {
             let closed = self.closed.notified();
-            if self.open.load(Ordering::Acquire) == 0 {
+            if self.connections().notices.is_empty() {
                 return;
             }
             closed.await;
         }
     }
 
+    /// Has connections of HTTP end after their current exchanges. Others end with the program.
+    pub fn end_connections(&self) {
+        let mut open = self.connections();
+        open.are_ending = true;
+        open.notices.values().for_each(|notice| notice.give_to_all());
+    }
+
     pub(crate) fn open(&self) -> OpenPodConnection<'_> {
-        self.open.fetch_add(1, Ordering::AcqRel);
-        OpenPodConnection(self)
+        let (mut open, notice) = (self.connections(), Arc::<EndNotice>::default());
+        let number = open.next;
+        open.next += 1;
+        open.notices.insert(number, notice.clone());
+        if open.are_ending {
+            notice.give_to_all();
+        }
+        OpenPodConnection { pod: self, number, notice }
+    }
+
+    fn connections(&self) -> MutexGuard<'_, OpenConnections> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the listeners have to end.
@@ -160,6 +192,8 @@ pub(crate) struct PodConnection {
     pub pod: Arc<ServedPod>,
     /// The SPIFFE ID of the pod, if it has one.
     pub identity: Option<Arc<str>>,
+    /// Ends the client's connection.
+    pub notice: Arc<EndNotice>,
     /// The address and port of the pod that the client called.
     pub called: SocketAddr,
     pub client: SocketAddr,
@@ -202,7 +236,8 @@ impl PodConnection {
 
     /// Permission to send requests to this very pod and port.
     pub(crate) fn lease(&self) -> Lease {
-        let guard = PodProof { network: self.pod.network.clone(), called: self.called, client: self.client };
+        let (network, notice) = (self.pod.network.clone(), self.notice.clone());
+        let guard = PodProof { network, notice, called: self.called, client: self.client };
         Lease { address: self.called, instance: Some(self.pod.name.clone()), guard: Box::new(guard) }
     }
 
@@ -215,11 +250,16 @@ impl PodConnection {
 /// Connects to a pod's program from the address of a client.
 struct PodProof {
     network: Arc<dyn PodNetwork>,
+    notice: Arc<EndNotice>,
     called: SocketAddr,
     client: SocketAddr,
 }
 
 impl InstanceProof for PodProof {
+    fn end_notice(&self) -> Option<Arc<EndNotice>> {
+        Some(self.notice.clone())
+    }
+
     fn connect(&self, _: SocketAddr) -> Connect<'_> {
         let dial = self.network.connect_in(self.called, self.client);
         Box::pin(async { dial.await.map_err(ConnectError::Io) })
@@ -266,7 +306,7 @@ impl PodCallers {
         own.or_else(|| self.others.get()?(client))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, (u64, Arc<ServedPod>)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, (u64, Arc<ServedPod>)>> {
         self.callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

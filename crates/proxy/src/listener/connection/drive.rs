@@ -61,8 +61,14 @@ impl<S: Serving> Future for Drive<'_, S> {
         if !self.registered {
             self.registered = true;
             self.open.wake_to_drain(cx);
+            self.connection.pod.iter().for_each(|pod| pod.notice.set_waker(cx.waker()));
         }
         let connection = self.connection;
+        let is_http2 = !self.head;
+        if connection.pod.as_ref().is_some_and(|pod| pod.notice.is_given(is_http2)) && self.cut_off_at.is_none() {
+            // An idle connection ends at once, when its last bytes are sent.
+            self.drain();
+        }
         if self.open.is_draining() && self.cut_off_at.is_none() {
             if self.head && !connection.activity.is_busy() {
                 return Poll::Ready(Ok(()));

@@ -22,7 +22,6 @@ use leno_model::TrustedProxies;
 use leno_policy::spec::Protocol;
 use leno_telemetry::record::Record;
 use std::borrow::Cow;
-use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -30,6 +29,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
+
+/// The request gets no answer: the server ends the connection, or over HTTP/2 refuses the stream.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the program of the pod has gone, and the connection with it")]
+pub(in crate::listener) struct SilentEnd;
 
 impl Connection {
     /// Serves one request. `on_upgrade` is the stream after an upgrade. `interim` takes interim
@@ -49,7 +53,7 @@ impl Connection {
     pub(super) fn handle_http1(
         self: Rc<Self>,
         mut request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<Body>, Infallible>> {
+    ) -> impl Future<Output = Result<Response<Body>, SilentEnd>> {
         let on_upgrade = request.extensions_mut().remove::<OnUpgrade>().map(Upgrading::Hyper);
         // HTTP/1.0 has no interim responses (RFC 9110, 15.2).
         let interim = (request.version() != Version::HTTP_10).then(|| self.activity.interim().clone());
@@ -60,6 +64,9 @@ impl Connection {
             if waiting.is_waiting() {
                 // They go out before the response. The stream wakes this task.
                 poll_fn(|_| if waiting.is_waiting() { Poll::Pending } else { Poll::Ready(()) }).await;
+            }
+            if let Some(end) = response.extensions().get::<SilentEnd>() {
+                return Err(end.clone());
             }
             Ok(response)
         }
@@ -74,9 +81,11 @@ impl Connection {
         (interim, client_head): (Option<Arc<InterimQueue>>, u32),
     ) -> Response<Body> {
         let busy = self.activity.begin();
+        let is_kept = self.is_kept.replace(true);
         let http2 = head.version == Version::HTTP_2;
         let is_tunnel = !http2 && head.method == Method::CONNECT;
-        let is_last = || is_tunnel || !http2 && self.is_leaving();
+        let is_ending = || self.pod.as_ref().is_some_and(|pod| pod.notice.is_given(false));
+        let is_last = || is_tunnel || !http2 && (self.is_leaving() || is_ending());
         let found = match self.authenticate(&head.headers).await {
             Ok(caller) => self.origin(caller),
             Err(failure) => Err(failure),
@@ -131,6 +140,15 @@ impl Connection {
             let open = OpenConnection::new(&self.worker, self.direction);
             upgrade::join(on_upgrade, &mut response, (busy.into_tunnel(), open, self.attribution.clone()));
             return self.adapt_response(response, http2, is_last);
+        }
+        if is_kept
+            && let Some(pod) = &self.pod
+            && matches!(response.extensions().get(), Some(Failure::Connect { .. }))
+        {
+            // Its program has gone since the last request. Clients send a request again of which
+            // nothing was answered, as on any connection that its server closes.
+            pod.notice.give(http2);
+            response.extensions_mut().insert(SilentEnd);
         }
         response.body_mut().occupy(busy);
         self.adapt_response(response, http2, is_last())

@@ -11,7 +11,7 @@ use leno_http::body::Body;
 use leno_http::http2::Upgrading;
 use leno_http::peer::TrafficDirection;
 use leno_runtime::schedule;
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 
 impl Connection {
     /// Whether a CONNECT opens a tunnel. Tunnels lead to callees only. The judge refuses any other
@@ -70,6 +70,7 @@ impl Connection {
             one_caller: true,
             certificate: None,
             pod: None,
+            is_kept: Cell::default(),
             activity: open.activity().clone(),
             attribution: self.attribution.clone(),
         };

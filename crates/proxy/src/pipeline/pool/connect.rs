@@ -1,10 +1,12 @@
 //! Opens connections: TCP, TLS, and the HTTP handshake.
 
 use super::http2::Streams;
+use super::noticed::NoticedStream;
 use super::sender::Sender;
 use super::{ConnectError, ConnectionGuards, ConnectionKey, Http1Connection, Open, Pool};
 use crate::state::certificate::PeerCertificate;
 use crate::state::egress::EgressTargetTls;
+use crate::state::end_notice::EndNotice;
 use crate::state::instances::InstanceProof;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -33,15 +35,17 @@ use tokio_rustls::client::TlsStream;
 pub(super) async fn tcp(
     address: SocketAddr,
     lease: Option<&dyn InstanceProof>,
+    is_http2: bool,
     limits: &UpstreamLimits,
-) -> Result<Inflow<TcpStream>, ConnectError> {
+) -> Result<Inflow<NoticedStream<TcpStream>>, ConnectError> {
     let stream = match lease {
         Some(lease) => lease.connect(address).await?,
         None => TcpStream::connect(address).await?,
     };
     stream.set_nodelay(true)?;
     keepalive::enable(&stream, address, limits.tcp_keep_alive())?;
-    Ok(Inflow::in_turns(stream))
+    let notice = lease.and_then(InstanceProof::end_notice);
+    Ok(Inflow::in_turns(NoticedStream { stream, notice, is_http2 }))
 }
 
 /// Begins TLS with an external service.
@@ -96,6 +100,8 @@ pub(super) struct Http2<'a> {
     pub limits: &'a UpstreamLimits,
     /// Time between PINGs, and how long their answers may take.
     pub keep_alive: (Duration, Duration),
+    /// Where to give notice that the server takes no new streams; `None`: nowhere.
+    pub notice: Option<Arc<EndNotice>>,
 }
 
 impl Http2<'_> {
@@ -121,6 +127,7 @@ impl Http2<'_> {
         let (every, answer) = self.keep_alive;
         let mut keep_alive = connection.ping_pong().map(|ping| KeepAlive::new(ping, every, answer));
         let (key, pool, end, used) = (self.key.clone(), self.pool, sender.end(), streams.clone());
+        let (notice, known) = (self.notice, settings.clone());
         let (ended, mut at_end) = tokio::sync::oneshot::channel();
         let owner = schedule::spawn(async move {
             let result = poll_fn(|cx| {
@@ -128,7 +135,11 @@ impl Http2<'_> {
                 if is_gone || used.poll_cut_off(cx).is_ready() {
                     Poll::Ready(Err(ENDED_HERE.into()))
                 } else {
-                    Pin::new(&mut connection).poll(cx)
+                    let polled = Pin::new(&mut connection).poll(cx);
+                    if known.leaves() {
+                        notice.iter().for_each(|notice| notice.give(true));
+                    }
+                    polled
                 }
             });
             let result: Result<(), h2::Error> = result.await;

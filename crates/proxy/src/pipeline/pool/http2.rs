@@ -151,8 +151,10 @@ impl Pool {
         limits: &UpstreamLimits,
     ) -> Result<CheckedOutHttp2, ConnectError> {
         self.check_loop(key.address)?;
-        let stream = tcp(key.address, lease, limits).await?;
-        let http2 = Http2 { key, pool: self.myself.clone(), limits, keep_alive: self.keep_alive(key, limits) };
+        let stream = tcp(key.address, lease, true, limits).await?;
+        let (pool, keep_alive) = (self.myself.clone(), self.keep_alive(key, limits));
+        let notice = lease.and_then(InstanceProof::end_notice);
+        let http2 = Http2 { key, pool, limits, keep_alive, notice };
         let (sender, owner, streams) = match &key.callee {
             CalleeKey::Egress(EgressKey { tls: Some(egress), .. }) => {
                 let stream = begin_tls(egress, stream).await?;
@@ -218,9 +220,12 @@ impl Pool {
     /// Closes connections without streams.
     pub(super) fn close_idle_http2(&self, now: Instant) {
         let mut http2 = self.http2.borrow_mut();
-        for host in http2.values_mut() {
+        for (key, host) in http2.iter_mut() {
+            // Those to a pod end with the client's connection, or the program closes them.
+            let is_pod = matches!(key.callee, CalleeKey::Pod(_));
             host.connections.retain(|shared| {
-                let idle = shared.streams.open.get() == 0
+                let idle = !is_pod
+                    && shared.streams.open.get() == 0
                     && now.saturating_duration_since(shared.streams.idle_since.get()) >= IDLE_TIMEOUT;
                 !shared.sender.is_closed() && !idle
             });

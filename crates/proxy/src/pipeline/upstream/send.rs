@@ -9,7 +9,7 @@ use crate::pipeline::retry;
 use crate::state::function::{EVENT, FunctionEntry};
 use crate::state::instances::{InstanceProof, Lease};
 use http::uri::Scheme;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, header, request};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, header, request};
 use hyper::body::Incoming;
 use leno_http::body::{Body, BodyError, Replayable, ends_empty, says_empty};
 use leno_http::failure::Failure;
@@ -91,6 +91,10 @@ impl Forward<'_> {
                     return Err(Failure::Reset { cause, refused: false });
                 }
                 Ok(response) => {
+                    if let Some(pod) = self.exchange.pod.as_ref().filter(|_| is_last(&response)) {
+                        // Its client hears it before it sends another request.
+                        pod.notice.give(false);
+                    }
                     return Ok((response.map(WireBody::from), pool.check_in_http1(connection, endpoints.key)));
                 }
                 Err(error) => error,
@@ -383,6 +387,16 @@ pub(super) async fn sound(mut response: Response<WireBody>) -> Result<Response<W
 /// body would mean something else.
 fn is_encoded(response: &Response<Incoming>) -> bool {
     response.headers().contains_key(header::TRANSFER_ENCODING) && !head::is_chunked(response.headers())
+}
+
+/// Whether the server closes the connection after this response.
+fn is_last(response: &Response<Incoming>) -> bool {
+    let options = response.headers().get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let mut options = options.flat_map(|value| value.split(',')).map(str::trim);
+    match response.version() {
+        Version::HTTP_10 => !options.any(|option| option.eq_ignore_ascii_case("keep-alive")),
+        _ => options.any(|option| option.eq_ignore_ascii_case("close")),
+    }
 }
 
 fn copy(request: &Request<Body>) -> Request<Body> {
