@@ -1,5 +1,6 @@
 //! Connections of nodes to the control plane.
 
+use crate::known_addresses::KNOWN;
 use hyper_util::rt::TokioIo;
 use leno_identity::{
     Membership, RootPin, SpiffeId, TlsError, TrustBundle, TrustDomain, client_config, handshake_failure,
@@ -132,7 +133,8 @@ async fn tls(
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
 ) -> io::Result<TlsStream<TcpStream>> {
-    let stream = TcpStream::connect(address).await?;
+    let addresses = KNOWN.of(&address).await?;
+    let stream = TcpStream::connect(&addresses[..]).await?;
     // Messages are small and awaited.
     stream.set_nodelay(true)?;
     TlsConnector::from(config).connect(name, stream).await

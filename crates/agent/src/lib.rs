@@ -12,6 +12,7 @@ pub mod channel;
 mod draining;
 mod enrol;
 mod identities;
+mod known_addresses;
 mod node_state;
 mod platform_join;
 mod questions;
