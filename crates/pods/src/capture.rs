@@ -1,4 +1,5 @@
 use crate::error::{CaptureError, Explain};
+use crate::interfaces::{PodInterfaces, messages};
 use crate::listeners::PodListeners;
 use crate::network::{PodNetwork, cookie};
 use crate::pod::{CapturedPod, PodCapture};
@@ -7,8 +8,11 @@ use crate::release::release;
 use crate::requirements;
 use crate::routes::Routes;
 use crate::settings::{accept_mark, set_accept_mark};
+use crate::visitors::Visitors;
 use leno_ebpf::{Guard, Network, PodState, Pods, Side};
 use leno_model::PodUid;
+use netlink_sys::Socket;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,6 +36,7 @@ pub struct Capture {
     pods: Arc<Pods>,
     unenforceable: Option<Arc<str>>,
     processes: PodProcesses,
+    visitors: Visitors,
 }
 
 impl Capture {
@@ -53,7 +58,7 @@ impl Capture {
             }
         };
         let (pods, unenforceable) = (Arc::new(pods), unenforceable.map(Arc::from));
-        let capture = Self { pods, unenforceable, processes: PodProcesses::default() };
+        let capture = Self { pods, unenforceable, processes: PodProcesses::default(), visitors: Visitors::start()? };
         capture.forget_gone()?;
         capture.pods.forget_callers()?;
         Ok(capture)
@@ -125,7 +130,7 @@ impl Capture {
             return Err(CaptureError::NotEnforceable { uid: pod.uid.clone(), reason: reason.to_string() });
         }
         let enrolled = network.run(|| self.enrol_here(&network, pod));
-        let (cookie, generation, outbound, inbound) = match enrolled {
+        let Enrolled { cookie, generation, outbound, inbound, messages, interfaces } = match enrolled {
             Err(error) => {
                 // The first error counts.
                 let _ = self.undo_new(&network, &pod.uid);
@@ -133,23 +138,22 @@ impl Capture {
             }
             Ok(enrolled) => enrolled,
         };
-        CapturedPod::new(
-            self.pods.clone(),
+        let (named, numbers) = ((pod.uid.clone(), network.clone()), (cookie, generation));
+        let interfaces = PodInterfaces::new(messages, self.pods.clone(), named, numbers, interfaces);
+        Ok(CapturedPod::new(
+            (self.visitors.clone(), self.pods.clone()),
             self.unenforceable.clone(),
             pod.uid.clone(),
             network,
             (cookie, generation),
             [outbound, inbound],
-        )
+            interfaces,
+        ))
     }
 
     /// In the pod's network. The mark comes last, when all that it leads to exists.
-    fn enrol_here(
-        &self,
-        network: &PodNetwork,
-        pod: &PodCapture,
-    ) -> Result<(Network, u8, PodListeners, PodListeners), CaptureError> {
-        let routes = Routes::open()?;
+    fn enrol_here(&self, network: &PodNetwork, pod: &PodCapture) -> Result<Enrolled, CaptureError> {
+        let (messages, routes) = (messages()?, Routes::open()?);
         let own = own_addresses(&routes, pod)?;
         let source = |is_v4: bool| own.iter().copied().find(|address| address.is_ipv4() == is_v4 && is_global(address));
         let (v4, v6) = (source(true), source(false));
@@ -166,12 +170,14 @@ impl Capture {
             routes.lead_back(source)?;
         }
         self.pods.add_addresses(cookie, &own)?;
-        self.pods.attach(&pod.uid.to_string(), cookie, network.descriptor(), &routes.interfaces()?)?;
+        let interfaces = routes.interfaces()?;
+        self.pods.attach(pod.uid.as_str(), cookie, network.descriptor(), &interfaces)?;
         let generation = state.generation.wrapping_add(1);
         inbound.serve(&self.pods, cookie, generation, Side::In)?;
         outbound.serve(&self.pods, cookie, generation, Side::Out)?;
         self.pods.set_state(cookie, PodState { captured: true, enforced: pod.enforced, generation, ..state })?;
-        Ok((cookie, generation, outbound, inbound))
+        let interfaces = interfaces.into_iter().collect();
+        Ok(Enrolled { cookie, generation, outbound, inbound, messages, interfaces })
     }
 
     /// After a failed attempt. A pod that was captured before remains so: it may be enforced.
@@ -190,6 +196,18 @@ impl Capture {
     pub fn release(&self, network: &PodNetwork, uid: &PodUid) -> Result<(), CaptureError> {
         release(&self.pods, network, uid)
     }
+}
+
+/// A network that is captured.
+struct Enrolled {
+    cookie: Network,
+    generation: u8,
+    outbound: PodListeners,
+    inbound: PodListeners,
+    /// On which the kernel tells of its interfaces.
+    messages: Socket,
+    /// Those that are captured.
+    interfaces: BTreeSet<u32>,
 }
 
 /// The addresses that the cluster knows of a pod come first, then those of its interfaces.

@@ -1,8 +1,8 @@
-use crate::error::{CaptureError, Explain};
 use crate::listeners::transparent;
 use crate::network::PodNetwork;
 use crate::routes::Routes;
 use crate::settings::port_range;
+use crate::visitors::Visitors;
 use leno_ebpf::{KnownCaller, Network, POD_MARK, Pods};
 use leno_model::PodUid;
 use socket2::SockAddr;
@@ -14,10 +14,6 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::sync::{mpsc, oneshot};
-
-/// Jobs that wait for the thread in the pod's network.
-const WAITING: usize = 256;
 
 /// Ports of the agent's sockets that have a client's address. A client's own ports are others as a
 /// rule, such as Linux's 32768 to 60999. If both used the same port at the same time, the kernel
@@ -28,8 +24,6 @@ const PORTS: u16 = 32768 - FIRST_PORT;
 const USUAL_PORTS: (u16, u16) = (32768, 28232);
 /// Ports that are tried before a connection fails.
 const TRIES: u16 = 64;
-
-type Job = Box<dyn FnOnce() + Send>;
 
 /// A socket of a pod that is not connected yet.
 #[derive(Debug)]
@@ -47,9 +41,10 @@ pub struct BoundSocket {
 /// Opens connections in a pod's network, from any thread and any runtime.
 #[derive(Clone, Debug)]
 pub struct PodDialer {
-    jobs: mpsc::Sender<Job>,
+    visitors: Visitors,
     pods: Arc<Pods>,
     uid: PodUid,
+    network: PodNetwork,
     cookie: Network,
     /// That of this process's listeners in the network.
     generation: u8,
@@ -58,23 +53,13 @@ pub struct PodDialer {
 }
 
 impl PodDialer {
-    /// Starts the thread in the pod's network. It ends with the last clone.
-    pub(crate) fn start(
-        pods: Arc<Pods>,
+    pub(crate) fn new(
+        (visitors, pods): (Visitors, Arc<Pods>),
         (uid, network): (PodUid, PodNetwork),
         (cookie, generation): (Network, u8),
-    ) -> Result<Self, CaptureError> {
-        let (jobs, mut todo) = mpsc::channel::<Job>(WAITING);
-        let work = move || {
-            if network.enter().is_ok() {
-                while let Some(job) = todo.blocking_recv() {
-                    job();
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("pod dialer".to_owned()).spawn(work);
-        thread.explain("a thread for the pod's network")?;
-        Ok(Self { jobs, pods, uid, cookie, generation, next_port: Arc::default(), out_ports: Arc::default() })
+    ) -> Self {
+        let (next_port, out_ports) = Default::default();
+        Self { visitors, pods, uid, network, cookie, generation, next_port, out_ports }
     }
 
     /// Connects to a destination outside of the pod, with the pod's address.
@@ -156,14 +141,9 @@ impl PodDialer {
         Ok(is_local || self.pods.has_address(self.cookie, address).map_err(io::Error::other)?)
     }
 
-    /// Does a job on the thread in the pod's network.
+    /// Does a job in the pod's network.
     async fn inside<T: Send + 'static>(&self, job: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-        let ended = || io::Error::other("the agent has no thread in the pod's network");
-        let (answer, answered) = oneshot::channel();
-        // The task that waits for the answer may have ended.
-        let job = Box::new(move || drop(answer.send(job())));
-        self.jobs.send(job).await.map_err(|_| ended())?;
-        answered.await.map_err(|_| ended())?
+        self.visitors.visit(&self.network, job).await
     }
 }
 

@@ -18,6 +18,7 @@
 mod capture;
 mod dialer;
 mod error;
+mod interfaces;
 mod listeners;
 mod network;
 mod pod;
@@ -26,6 +27,7 @@ mod release;
 mod requirements;
 mod routes;
 mod settings;
+mod visitors;
 
 pub use capture::{Capture, CaptureOptions};
 pub use dialer::{BoundSocket, PodDialer};

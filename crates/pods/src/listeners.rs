@@ -51,6 +51,9 @@ fn listen(is_ipv6: bool) -> io::Result<TcpListener> {
     // Any port will do. No program can share it.
     socket.bind(&SockAddr::from(SocketAddr::new(if is_ipv6 { NOWHERE6 } else { NOWHERE4 }, 0)))?;
     socket.listen(BACKLOG)?;
+    // Accepted connections inherit it. Without it, they would hold the port of a program that starts
+    // again. It comes after the port, which no program can share.
+    socket.set_reuse_address(true)?;
     Ok(socket.into())
 }
 

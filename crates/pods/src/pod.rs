@@ -1,8 +1,10 @@
 use crate::dialer::PodDialer;
 use crate::error::CaptureError;
+use crate::interfaces::PodInterfaces;
 use crate::listeners::PodListeners;
 use crate::network::PodNetwork;
 use crate::release::{leave, release, stop};
+use crate::visitors::Visitors;
 use leno_ebpf::{DatagramPeer, DropReason, Network, PodState, Pods};
 use leno_model::PodUid;
 use std::net::IpAddr;
@@ -37,19 +39,23 @@ pub struct CapturedPod {
     outbound: PodListeners,
     inbound: PodListeners,
     dialer: PodDialer,
+    interfaces: Arc<PodInterfaces>,
 }
 
 impl CapturedPod {
     pub(crate) fn new(
-        pods: Arc<Pods>,
+        (visitors, pods): (Visitors, Arc<Pods>),
         unenforceable: Option<Arc<str>>,
         uid: PodUid,
         network: PodNetwork,
         (cookie, generation): (Network, u8),
         [outbound, inbound]: [PodListeners; 2],
-    ) -> Result<Self, CaptureError> {
-        let dialer = PodDialer::start(pods.clone(), (uid.clone(), network.clone()), (cookie, generation))?;
-        Ok(Self { pods, unenforceable, uid, network, cookie, generation, outbound, inbound, dialer })
+        interfaces: PodInterfaces,
+    ) -> Self {
+        let named = (uid.clone(), network.clone());
+        let dialer = PodDialer::new((visitors, pods.clone()), named, (cookie, generation));
+        let interfaces = Arc::new(interfaces);
+        Self { pods, unenforceable, uid, network, cookie, generation, outbound, inbound, dialer, interfaces }
     }
 
     /// The pod's UID.
@@ -70,6 +76,11 @@ impl CapturedPod {
     /// Opens connections in the pod's network.
     pub fn dialer(&self) -> &PodDialer {
         &self.dialer
+    }
+
+    /// Its interfaces. Someone has to follow them.
+    pub fn interfaces(&self) -> &Arc<PodInterfaces> {
+        &self.interfaces
     }
 
     /// Sets whether the kernel drops everything that does not pass the agent. Connections that have
@@ -142,6 +153,7 @@ impl CapturedPod {
     /// # Errors
     /// The kernel refuses a step. [`crate::Capture::release`] tries again.
     pub fn release(self) -> Result<(), CaptureError> {
+        self.interfaces.end();
         release(&self.pods, &self.network, &self.uid)
     }
 }

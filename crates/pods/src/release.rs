@@ -14,10 +14,11 @@ const ON_THE_WAY: Duration = Duration::from_millis(20);
 
 /// Captures no further connections. Those that have arrived can still be accepted.
 pub(crate) fn stop(pods: &Pods, cookie: Network) -> Result<(), CaptureError> {
-    if let Some(state) = pods.state(cookie)? {
+    // One that was stopped before has nothing on the way any more.
+    if let Some(state) = pods.state(cookie)?.filter(|state| state.captured || state.enforced) {
         pods.set_state(cookie, PodState { captured: false, enforced: false, ..state })?;
+        thread::sleep(ON_THE_WAY);
     }
-    thread::sleep(ON_THE_WAY);
     pods.unlisten(cookie);
     Ok(())
 }

@@ -16,7 +16,7 @@ pub(crate) type Arrival = (bool, SocketAddr, SocketAddr);
 pub(crate) struct Forwarder {
     pod: CapturedPod,
     arrivals: Arc<Mutex<Vec<Arrival>>>,
-    /// The tasks that accept.
+    /// The tasks that accept, and the one that follows the interfaces.
     accepting: usize,
     runtime: Runtime,
 }
@@ -27,7 +27,9 @@ impl Forwarder {
     pub(crate) fn start(pod: CapturedPod) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let arrivals = Arc::<Mutex<Vec<Arrival>>>::default();
-        let mut accepting = 0;
+        let follow = pod.interfaces().clone().follow(|error| eprintln!("an interface is not captured: {error}"));
+        runtime.spawn(follow);
+        let mut accepting = 1;
         for (out, listeners) in [(true, pod.outbound()), (false, pod.inbound())] {
             for listener in listeners.iter() {
                 let _inside = runtime.enter();

@@ -4,9 +4,11 @@ use leno_model::{Pod, PodUid};
 use leno_proxy::Machines;
 use leno_proxy::pods::PodNetwork;
 use std::collections::BTreeSet;
+use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 
 /// Captures pods on this machine. Its calls may take a while.
@@ -30,6 +32,9 @@ pub trait PodHandle: Send + Sync {
 
     /// Its network.
     fn network(&self, machines: &Arc<Machines>) -> io::Result<Arc<dyn PodNetwork>>;
+
+    /// Captures the interfaces that it gets, until it is released.
+    fn follow_interfaces(&self) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
     /// Changes its mode.
     fn set(&self, pod: &Pod) -> io::Result<()>;

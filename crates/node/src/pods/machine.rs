@@ -6,10 +6,13 @@ use leno_pods::{CaptureError, CaptureOptions, CapturedPod, DatagramPeer, PodCapt
 use leno_proxy::Machines;
 use leno_proxy::pods::{Binding, BoundSocket, Dial, PodNetwork};
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs;
+use std::future::Future;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The file that names the resolvers of the cluster.
@@ -112,6 +115,19 @@ impl PodHandle for MachinePod {
         self.with(|captured| {
             let network: Arc<dyn PodNetwork> = Arc::new(MachineNetwork { dialer: captured.dialer().clone(), machines });
             Ok(network)
+        })
+    }
+
+    fn follow_interfaces(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let interfaces = self.with(|captured| Ok((captured.uid().clone(), captured.interfaces().clone())));
+        Box::pin(async move {
+            let Ok((uid, interfaces)) = interfaces else { return };
+            let warn = |error: &dyn fmt::Display| {
+                tracing::warn!(pod = %uid, %error, "an interface that the pod got later is not captured");
+            };
+            if let Err(error) = interfaces.follow(|error| warn(&error)).await {
+                warn(&error);
+            }
         })
     }
 

@@ -9,12 +9,15 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Mutex, watch};
-use tokio::task::spawn_blocking;
+use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
 /// The first pause after a failure. It doubles up to [`MAX_PAUSE`].
 const PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
+
+/// How long the connections of a pod whose network goes may take to end.
+const LAST_BYTES: Duration = Duration::from_secs(1);
 
 /// Attempts that may find no network before that is reported: the control plane often delivers a pod
 /// before the runtime has made its network.
@@ -56,6 +59,16 @@ struct Serving {
     captured: Arc<dyn PodHandle>,
     served: Arc<ServedPod>,
     place: Place,
+    _interfaces: AbortOnDrop,
+}
+
+/// A task that ends with this.
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl PodTask {
@@ -98,7 +111,12 @@ impl PodTask {
 
     /// Makes the pod as it is wanted.
     async fn follow(&mut self, wanted: &PodTarget) {
-        if self.serving.as_ref().is_some_and(|serving| is_elsewhere(&serving.place, &wanted.place)) {
+        if let Some(serving) = self.serving.as_ref().filter(|serving| is_elsewhere(&serving.place, &wanted.place)) {
+            // Its programs have ended. Clients that keep connections to them learn it while the pod has a
+            // network.
+            serving.served.end();
+            serving.served.end_connections();
+            let _ = timeout(LAST_BYTES, serving.served.drained()).await;
             self.release(&wanted.pod).await;
         }
         let problem = match (&self.serving, &wanted.place) {
@@ -155,7 +173,8 @@ impl PodTask {
         let (outbound, inbound) = listeners;
         self.inner.interceptor.serve_pod(PodListeners { pod: served.clone(), outbound, inbound });
         tracing::info!("the pod {}/{} is captured", pod.namespace, pod.name);
-        self.serving = Some(Serving { captured, served, place });
+        let interfaces = AbortOnDrop(tokio::spawn(captured.follow_interfaces()).abort_handle());
+        self.serving = Some(Serving { captured, served, place, _interfaces: interfaces });
         Ok(())
     }
 

@@ -14,6 +14,7 @@ use leno_telemetry::Telemetry;
 use leno_testkit::eventually_async;
 use std::io;
 use std::net::TcpListener;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -200,6 +201,10 @@ impl PodHandle for LoopbackCaptured {
             }
         });
         Ok(Arc::new(LoopbackNetwork(address)))
+    }
+
+    fn follow_interfaces(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::pending())
     }
 
     fn set(&self, pod: &Pod) -> io::Result<()> {

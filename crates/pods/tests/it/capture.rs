@@ -3,7 +3,7 @@
 use crate::forwarder::Forwarder;
 use crate::networks::{Machines, at, enrol, may_enforce, may_run, pod, read, v4, v6};
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 const POD: u8 = 2;
 const OTHER: u8 = 3;
@@ -69,6 +69,28 @@ fn a_port_without_a_program_refuses_as_before() {
             }
         }
         assert_eq!(forwarder.arrivals(), [], "enforced: {enforced}");
+    }
+}
+
+#[test]
+fn a_program_that_starts_again_gets_its_port() {
+    if !may_run() {
+        return;
+    }
+    let machines = Machines::new();
+    let (place, other) = (machines.machine(POD), machines.machine(OTHER));
+    let capture = machines.capture();
+    let _forwarder = Forwarder::start(enrol(&capture, &place, &pod(POD, false)));
+    let begin = |address| place.run(move || TcpListener::bind(at(address, 80)));
+    for address in [v4, v6] {
+        let program = begin(address(POD)).unwrap();
+        let client = other.connect(at(address(POD), 80)).unwrap();
+        let served = program.accept().unwrap();
+        drop((program, served));
+        // The client keeps the connection, whose other end in the pod has the program's port.
+        begin(address(POD)).unwrap();
+        drop(client);
+        begin(address(POD)).unwrap();
     }
 }
 

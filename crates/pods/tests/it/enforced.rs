@@ -209,6 +209,31 @@ fn no_way_leads_around_the_agent() {
 }
 
 #[test]
+fn an_interface_that_a_pod_gets_later_is_no_way_around() {
+    if !may_run() {
+        return;
+    }
+    let machines = Machines::new();
+    let (place, other) = (machines.machine(POD), machines.machine(OTHER));
+    let capture = machines.capture();
+    if !may_enforce(&capture) {
+        return;
+    }
+    let forwarder = Forwarder::start(enrol(&capture, &place, &pod(POD, true)));
+    let second = |number: u8| [IpAddr::from([10, 79, 0, number]), format!("fd79::{number}").parse().unwrap()];
+    for (place, number) in [(&place, POD), (&other, OTHER)] {
+        machines.attach(place, "eth1", number, second(number));
+    }
+    for to in second(OTHER) {
+        let before = dropped(forwarder.pod(), DropReason::Udp);
+        while dropped(forwarder.pod(), DropReason::Udp) == before {
+            place.run(move || udp(to, 40)).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[test]
 fn datagrams_pass_as_the_agent_says() {
     if !may_run() {
         return;
