@@ -94,11 +94,13 @@ impl PodTask {
                     self.drain().await;
                     return self.release(&wanted.pod).await;
                 },
-                Ok(()) = owner.changed() => if *owner.borrow()
-                    && let Some(serving) = self.serving.take()
-                {
-                    // A child that failed may have had the pod's connections: it is captured anew.
-                    serving.served.end();
+                Ok(()) = owner.changed() => {
+                    // A child that failed may have had the pod's connections: it is captured anew. If the
+                    // child had none, the listeners go on.
+                    let is_owner = *owner.borrow();
+                    if let Some(serving) = self.serving.take_if(|it| is_owner && it.captured.is_handed_over()) {
+                        serving.served.end();
+                    }
                 },
                 () = sleep(retry.unwrap_or_default()), if retry.is_some() => {}
             }

@@ -15,7 +15,7 @@ use leno_testkit::eventually_async;
 use std::io;
 use std::net::TcpListener;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -144,6 +144,8 @@ struct LoopbackPod {
     modes: Mutex<Vec<PodMode>>,
     stopped: AtomicUsize,
     released: AtomicUsize,
+    /// Another process has its connections.
+    handed_over: AtomicBool,
 }
 
 /// Each program answers `hello`.
@@ -163,6 +165,7 @@ impl Capture for LoopbackCapture {
             modes: Mutex::new(vec![pod.mode]),
             stopped: AtomicUsize::new(0),
             released: AtomicUsize::new(0),
+            handed_over: AtomicBool::new(false),
         });
         self.captured.lock().unwrap().insert(pod.uid.clone(), captured.clone());
         Ok(Arc::new(LoopbackCaptured(captured)))
@@ -213,7 +216,7 @@ impl PodHandle for LoopbackCaptured {
     }
 
     fn is_handed_over(&self) -> bool {
-        false
+        self.0.handed_over.load(Ordering::SeqCst)
     }
 
     fn refused(&self) -> Vec<(&'static str, u64)> {
@@ -303,6 +306,29 @@ async fn a_capture_that_fails_is_tried_again() {
     eventually_async("the capture", || node.states(&cart) == [InstanceState::Ready]).await;
     assert_eq!(node.ask(CniCommand::Check, &cart, None).await, CniResponse::Captured);
     assert!(node.faults.lock().unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_that_fails_before_it_has_a_pod_changes_nothing() {
+    let capture = Arc::<LoopbackCapture>::default();
+    let node = TestNode::start(capture.clone(), &function("cart", PodMode::Permissive));
+    let (first, second) = (pod("cart", 1, PodMode::Permissive), pod("cart", 2, PodMode::Permissive));
+    node.owner.send_replace(true);
+    node.deliver(&[&first, &second]);
+    eventually_async("the captures", || node.states(&first) == [InstanceState::Ready; 2]).await;
+    capture.of(&second).unwrap().handed_over.store(true, Ordering::SeqCst);
+    node.owner.send_replace(false);
+    tokio::task::yield_now().await;
+    node.owner.send_replace(true);
+    eventually_async("the capture of a pod that the child had", || {
+        !capture.of(&second).unwrap().handed_over.load(Ordering::SeqCst)
+    })
+    .await;
+    assert_eq!(capture.attempts.load(Ordering::SeqCst), 3);
+    let address = capture.of(&first).unwrap().inbound.local_addr().unwrap();
+    let mut greeting = [0; 5];
+    TcpStream::connect(address).await.unwrap().read_exact(&mut greeting).await.unwrap();
+    assert_eq!(&greeting, b"hello");
 }
 
 #[tokio::test(flavor = "multi_thread")]
