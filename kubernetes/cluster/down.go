@@ -49,7 +49,7 @@ func (c *cluster) remove() error {
 			left = append(left, fmt.Sprintf("process %d (%s) does not end", found[name].pid, name))
 		}
 	}
-	groups, err := c.removeControlGroups()
+	groups, err := c.removeControlGroups("")
 	if err != nil {
 		return err
 	}

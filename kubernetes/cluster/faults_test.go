@@ -47,7 +47,7 @@ func (b bench) testFaults(t *testing.T, r *report) {
 			b.kubectl(t, "wait", "-n", "leno-system", "pod", "-l", "app.kubernetes.io/name=leno-controller", "--for=delete", "--timeout=120s")
 			time.Sleep(outage)
 			b.kubectl(t, "scale", "-n", "leno-system", "deployment/leno-controller", "--replicas=2")
-			b.kubectl(t, "rollout", "status", "-n", "leno-system", "deployment/leno-controller", "--timeout=120s")
+			b.awaitRollout(t, "deployment/leno-controller")
 			b.stillFollows(t)
 		})
 	})
@@ -65,36 +65,19 @@ func (b bench) testFaults(t *testing.T, r *report) {
 		b.stillFollows(t)
 	})
 	r.run(t, "a node without a network comes back", false, b.testPartition)
+	r.run(t, "the machine of a node ends, and starts again", false, b.testEndedNode)
+	r.run(t, "the authority is removed, and replaced", false, b.testAuthority)
+	r.run(t, "an agent whose token has ended does not join", false, b.testExpiredToken)
+	r.run(t, "the clock of a node is wrong", false, b.testClock)
 	r.run(t, "a broken policy among good ones stops nothing", false, b.testBroken)
 	r.run(t, "a kind that is removed takes its policies along, and comes back", false, b.testRemovedKind)
 	r.run(t, "the CNI plug-in is removed from a node, and comes back", false, b.testRemovedPlugin)
+	r.run(t, "500 pods come and go, and no request fails", false, b.testCrowd)
+	r.run(t, "without Leno, enforced pods stay closed until it comes back", false, b.testWithoutLeno)
 	r.run(t, "of pods that come and go nothing is left", false, b.testChurn)
 	r.run(t, "the pods under load end", false, func(t *testing.T) {
 		b.kubectl(t, "delete", "namespace", "calm", "strict", "plain", "--timeout=120s")
 	})
-}
-
-// testPartition takes the network of the second node away.
-func (b bench) testPartition(t *testing.T) {
-	ready := `--for=jsonpath={.status.conditions[?(@.type=="Ready")].status}=`
-	failed := b.underLoad(t, func() {
-		b.run(t, "run", "ip", "link", "set", "node2", "down")
-		defer b.run(t, "run", "ip", "link", "set", "node2", "up")
-		b.kubectl(t, "wait", "node/node2", ready+"Unknown", "--timeout=120s")
-	})
-	for what, number := range failed {
-		if !strings.Contains(what, "load2") {
-			t.Errorf("%s: %d failed on the node that was there\n%s", what, number, b.failures(what))
-		}
-	}
-	b.kubectl(t, "wait", "node/node2", ready+"True", "--timeout=120s")
-	b.stillFollows(t)
-	// The agent of the node follows again.
-	b.kubectl(t, "label", "pod", "-n", "plain", "distant", "leno.dev/mesh=enabled", "leno.dev/mode=enforced")
-	distant := "http://" + b.address(t, "plain/distant") + ":18080/"
-	b.answers(t, "plain/attacker", distant, denied)
-	b.kubectl(t, "label", "pod", "-n", "plain", "distant", "leno.dev/mesh-", "leno.dev/mode-")
-	b.answers(t, "plain/attacker", distant, "distant ")
 }
 
 func (b bench) testBroken(t *testing.T) {

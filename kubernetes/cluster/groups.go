@@ -115,8 +115,9 @@ func passControllers(group string) error {
 	return nil
 }
 
-// controlGroups lists the groups of this cluster, the innermost first.
-func (c *cluster) controlGroups() ([]string, error) {
+// controlGroups lists the groups of a machine of this cluster, or of all without a name, the
+// innermost first.
+func (c *cluster) controlGroups(machine string) ([]string, error) {
 	all, err := hierarchies()
 	if err != nil {
 		return nil, err
@@ -124,7 +125,7 @@ func (c *cluster) controlGroups() ([]string, error) {
 	var found []string
 	for _, one := range all {
 		begin := len(found)
-		err := filepath.WalkDir(filepath.Join(one.mount, c.Prefix), func(name string, entry fs.DirEntry, err error) error {
+		err := filepath.WalkDir(filepath.Join(one.mount, c.Prefix, machine), func(name string, entry fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil
 			}
@@ -141,11 +142,11 @@ func (c *cluster) controlGroups() ([]string, error) {
 	return found, nil
 }
 
-// removeControlGroups removes the groups of this cluster, and returns those that remain.
-func (c *cluster) removeControlGroups() (left []string, err error) {
+// removeControlGroups removes groups, and returns those that remain.
+func (c *cluster) removeControlGroups(machine string) (left []string, err error) {
 	// The kernel empties a group a moment after the end of its last process.
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		groups, err := c.controlGroups()
+		groups, err := c.controlGroups(machine)
 		if err != nil || len(groups) == 0 {
 			return nil, err
 		}

@@ -93,7 +93,7 @@ func (b bench) testReusedAddress(t *testing.T) {
 }
 
 func (b bench) testLabels(t *testing.T) {
-	b.kubectl(t, "label", "pod", "-n", "strict", "thief", "--overwrite", "app=near")
+	b.kubectl(t, "label", "pod", "-n", "strict", "thief", "--overwrite", "app=near", "leno.dev/function=near")
 	thief := "http://" + b.address(t, "calm/thief") + ":18080/secrets"
 	for _, label := range []string{"leno.dev/function=near", "leno.dev/function=shop"} {
 		b.kubectl(t, "label", "pod", "-n", "calm", "thief", "--overwrite", label, "app=near")
@@ -105,8 +105,17 @@ func (b bench) testLabels(t *testing.T) {
 		}
 		b.tryAll(t, []way{{"strict/thief", "get http://10.96.7.2/", denied}, {"calm/thief", "get http://10.96.7.2/", denied}, {"strict/near", "get http://10.96.7.2/", answered}})
 	}
-	b.kubectl(t, "label", "pod", "-n", "calm", "thief", "leno.dev/function-", "app=thief", "--overwrite")
-	b.kubectl(t, "label", "pod", "-n", "strict", "thief", "app=thief", "--overwrite")
+	// The rule means the account of the older pod of the function.
+	eventually(t, func() error {
+		message := b.kubectl(t, "get", "policy", "-n", "strict", "shop", "-o", `jsonpath={.status.conditions[?(@.type=="Accepted")].message}`)
+		if !strings.Contains(message, "thief") {
+			return fmt.Errorf("no warning of another account of the function: %s", message)
+		}
+		return nil
+	})
+	for _, namespace := range []string{"calm", "strict"} {
+		b.kubectl(t, "label", "pod", "-n", namespace, "thief", "leno.dev/function-", "app=thief", "--overwrite")
+	}
 }
 
 func (b bench) testEphemeral(t *testing.T) {

@@ -95,7 +95,7 @@ func (b bench) underLoad(t *testing.T, do func()) map[string]int {
 			return nil
 		})
 		for kind, now := range after {
-			requests += now.passed - before[caller][kind].passed
+			requests += max(0, now.passed-before[caller][kind].passed)
 			if number := now.failed - before[caller][kind].failed; number > 0 {
 				failed[caller+" "+kind] = number
 			}

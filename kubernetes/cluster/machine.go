@@ -74,7 +74,7 @@ func (m *machine) prepare() error {
 	if err := os.Chmod(m.path("var/tmp"), 0o777|os.ModeSticky); err != nil {
 		return err
 	}
-	if err := os.Symlink("/run", m.path("var/run")); err != nil {
+	if err := os.Symlink("/run", m.path("var/run")); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
 	for _, name := range []string{"passwd", "group", "nsswitch.conf", "protocols", "services"} {

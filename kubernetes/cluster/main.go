@@ -29,6 +29,7 @@ usage: cluster [--directory D] COMMAND
   run PROGRAM …         run a program in the control plane's network, from which the API server,
                         nodes, pods and Services can be reached; KUBECONFIG is set
   node N PROGRAM …      run a program on node N: its network, processes, /etc, /opt, /run, /var
+  restart N             end all processes of node N at once, and start it again
   load-image FILE …     give images (tar files) to all nodes
   fake-nodes N          add N nodes without machines, whose pods only seem to run (kwok)
   image NAME:TAG OUT FILE=PATH … -- PROGRAM [ARGUMENT …]
@@ -117,7 +118,7 @@ func command(arguments []string) error {
 	if c.folder, err = filepath.Abs(c.folder); err != nil {
 		return err
 	}
-	many := map[string]int{"load-image": -1, "build": 1, "fake-nodes": 1}[name]
+	many := map[string]int{"load-image": -1, "build": 1, "fake-nodes": 1, "restart": 1}[name]
 	if many == -1 && flags.NArg() == 0 || many >= 0 && flags.NArg() != many {
 		return mistake(fmt.Sprintf("%s: wrong number of arguments (%d)", name, flags.NArg()))
 	}
@@ -139,6 +140,8 @@ func command(arguments []string) error {
 		return nil
 	case "load-image":
 		return c.loadImages(flags.Args())
+	case "restart":
+		return c.restart(flags.Arg(0))
 	case "fake-nodes":
 		return c.fakeNodes(flags.Arg(0))
 	case "build":

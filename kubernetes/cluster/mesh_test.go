@@ -29,13 +29,13 @@ func (b bench) testMesh(t *testing.T, r *report) {
 	})
 	r.run(t, "pods keep their policies when the agents are replaced", false, func(t *testing.T) {
 		b.kubectl(t, "rollout", "restart", "-n", "leno-system", "daemonset/leno-agent")
-		b.kubectl(t, "rollout", "status", "-n", "leno-system", "daemonset/leno-agent", "--timeout=120s")
+		b.awaitRollout(t, "daemonset/leno-agent")
 		b.calls(t, "node1", "/", "200")
 		b.calls(t, "node1", "/secrets", "403")
 	})
 	r.run(t, "pods keep their policies when the controllers are replaced", false, func(t *testing.T) {
 		b.kubectl(t, "rollout", "restart", "-n", "leno-system", "deployment/leno-controller")
-		b.kubectl(t, "rollout", "status", "-n", "leno-system", "deployment/leno-controller", "--timeout=120s")
+		b.awaitRollout(t, "deployment/leno-controller")
 		b.calls(t, "node1", "/secrets", "403")
 		// A change still reaches the nodes.
 		b.kubectl(t, "delete", "-f", "testdata/mesh-policy.yaml")
@@ -88,6 +88,15 @@ func (b bench) loadImage(t *testing.T, name string, programs ...string) {
 
 func (b bench) startMesh(t *testing.T, programs string) {
 	b.loadImage(t, "local/leno:1", filepath.Join(programs, "leno"), filepath.Join(programs, "leno-controller"), os.Getenv("LENO_CNI"))
+	b.install(t)
+	b.kubectl(t, "apply", "-f", "testdata/mesh.yaml")
+	b.kubectl(t, "rollout", "status", "-n", "lab", "deployment/stock", "--timeout=120s")
+	b.kubectl(t, "rollout", "status", "-n", "lab", "daemonset/front", "--timeout=120s")
+}
+
+// install applies the manifests of Leno, and waits until all of it is ready.
+func (b bench) install(t *testing.T) {
+	t.Helper()
 	for _, name := range []string{"deploy/namespace.yaml", "deploy/rbac.yaml", "crds", "deploy/controller.yaml", "deploy/agent.yaml", "deploy/cni.yaml"} {
 		b.kubectl(t, "apply", "-f", "../"+name)
 	}
@@ -98,9 +107,6 @@ func (b bench) startMesh(t *testing.T, programs string) {
 			t.Fatalf("%v\n%s\n%s\n%s", err, output, pods, logs)
 		}
 	}
-	b.kubectl(t, "apply", "-f", "testdata/mesh.yaml")
-	b.kubectl(t, "rollout", "status", "-n", "lab", "deployment/stock", "--timeout=120s")
-	b.kubectl(t, "rollout", "status", "-n", "lab", "daemonset/front", "--timeout=120s")
 }
 
 // front is the name and the address of the caller on a node.
@@ -166,7 +172,7 @@ func (b bench) testWithoutAgents(t *testing.T) {
 	b.startPod(t, "lab", "late", "node1")
 	b.awaitEvent(t, "lab", "late", "Leno's agent of this node is away, and the namespace lab is enforced")
 	b.kubectl(t, "patch", "-n", "leno-system", "daemonset/leno-agent", "--type=json", `--patch=[{"op": "remove", "path": "/spec/template/spec/nodeSelector/none"}]`)
-	b.kubectl(t, "rollout", "status", "-n", "leno-system", "daemonset/leno-agent", "--timeout=120s")
+	b.awaitRollout(t, "daemonset/leno-agent")
 	b.awaitPod(t, "lab", "late")
 	b.calls(t, "node1", "/", "200")
 	b.calls(t, "node1", "/secrets", "403")

@@ -65,21 +65,12 @@ func (s settings) nodeAddresses(node int) string {
 	return s.each(func(one family) string { return one.nodeAddress(node) })
 }
 
-// connect joins the nodes by a bridge on the control plane's machine. It also routes to the pods of
-// each node from everywhere, and to Services from the control plane, by way of the first node.
+// connect joins the nodes by a bridge on the control plane's machine, which routes to Services by way
+// of the first node.
 func connect(control *machine, nodes []*machine) error {
 	lines := []string{"link set lo up", "link add nodes type bridge", "link set nodes up"}
-	for i, node := range nodes {
-		end := fmt.Sprintf("node%d", i+1)
-		lines = append(lines,
-			fmt.Sprintf("link add %s type veth peer name eth0 netns %d", end, node.init.pid),
-			fmt.Sprintf("link set %s master nodes up", end))
-	}
 	for _, one := range control.families() {
 		lines = append(lines, one.add(one.control, "nodes"))
-		for i := range nodes {
-			lines = append(lines, fmt.Sprintf("route add %s via %s", one.podsOf(i+1), one.nodeAddress(i+1)))
-		}
 		if len(nodes) > 0 {
 			lines = append(lines, fmt.Sprintf("route add %s via %s", one.services, one.nodeAddress(1)))
 		} else {
@@ -91,20 +82,35 @@ func connect(control *machine, nodes []*machine) error {
 		return err
 	}
 	for i, node := range nodes {
-		lines := []string{"link set lo up", "link set eth0 up"}
-		for _, one := range control.families() {
-			lines = append(lines, one.add(one.nodeAddress(i+1), "eth0"), fmt.Sprintf("route add %s via %s", one.everything, one.control))
-			for j := range nodes {
-				if j != i {
-					lines = append(lines, fmt.Sprintf("route add %s via %s", one.podsOf(j+1), one.nodeAddress(j+1)))
-				}
-			}
-		}
-		if err := node.configure(lines); err != nil {
+		if err := node.attach(control, i+1); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// attach joins the node with this number to the bridge, and routes to its pods, and from it to those
+// of other nodes.
+func (m *machine) attach(control *machine, number int) error {
+	theirs := []string{
+		fmt.Sprintf("link add %s type veth peer name eth0 netns %d", m.name, m.init.pid),
+		fmt.Sprintf("link set %s master nodes up", m.name),
+	}
+	own := []string{"link set lo up", "link set eth0 up"}
+	for _, one := range m.families() {
+		// The route stays while a node is away.
+		theirs = append(theirs, fmt.Sprintf("route replace %s via %s", one.podsOf(number), one.nodeAddress(number)))
+		own = append(own, one.add(one.nodeAddress(number), "eth0"), fmt.Sprintf("route add %s via %s", one.everything, one.control))
+		for other := 1; other <= m.Nodes; other++ {
+			if other != number {
+				own = append(own, fmt.Sprintf("route add %s via %s", one.podsOf(other), one.nodeAddress(other)))
+			}
+		}
+	}
+	if err := control.configure(theirs); err != nil {
+		return err
+	}
+	return m.configure(own)
 }
 
 // add is the command of ip(8) that gives an address to an interface. No other machine has it: IPv6

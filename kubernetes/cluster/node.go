@@ -2,6 +2,7 @@ package main
 
 import (
 	"embed"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -33,7 +34,7 @@ func (m *machine) startRuntime() error {
 		return err
 	}
 	for _, plugin := range plugins {
-		if err := os.Symlink("/opt/kubernetes/cni/"+plugin.Name(), m.path("opt/cni/bin", plugin.Name())); err != nil {
+		if err := os.Symlink("/opt/kubernetes/cni/"+plugin.Name(), m.path("opt/cni/bin", plugin.Name())); err != nil && !errors.Is(err, os.ErrExist) {
 			return err
 		}
 	}
@@ -74,8 +75,8 @@ func (m *machine) load(name string) error {
 	return nil
 }
 
-// startNode starts the kubelet and kube-proxy of the node with this number.
-func (m *machine) startNode(number int, ca *authority) error {
+// setUp writes the configuration of the node with this number.
+func (m *machine) setUp(number int, ca *authority) error {
 	var pods, routes []string
 	for _, one := range m.families() {
 		pods = append(pods, fmt.Sprintf(`[{"subnet": %q}]`, one.podsOf(number)))
@@ -113,9 +114,11 @@ func (m *machine) startNode(number int, ca *authority) error {
 	if err == nil {
 		err = ca.client(folder+"/proxy.conf", "system:kube-proxy", "")
 	}
-	if err != nil {
-		return err
-	}
+	return err
+}
+
+// startNode starts the kubelet and kube-proxy of the node with this number.
+func (m *machine) startNode(number int) error {
 	if err := m.start("kubelet", "kubelet", "--kubeconfig=/etc/kubernetes/kubelet.conf", "--config=/etc/kubernetes/kubelet.yaml",
 		"--hostname-override="+m.name, "--node-ip="+m.nodeAddresses(number),
 		fmt.Sprintf("--node-labels=topology.kubernetes.io/region=test,topology.kubernetes.io/zone=zone-%d", number)); err != nil {

@@ -57,7 +57,7 @@ func (c *cluster) up(wanted settings) error {
 		}
 	}
 	c.settings = wanted
-	if groups, err := c.controlGroups(); err != nil {
+	if groups, err := c.controlGroups(""); err != nil {
 		return err
 	} else if len(groups) > 0 {
 		return fmt.Errorf("the control group %s exists: it belongs to another cluster, or to none; choose another --prefix, or remove it", groups[len(groups)-1])
@@ -117,7 +117,11 @@ func (c *cluster) start() error {
 		return err
 	}
 	for i, node := range nodes {
-		if err := node.startNode(i+1, ca); err != nil {
+		err := node.setUp(i+1, ca)
+		if err == nil {
+			err = node.startNode(i + 1)
+		}
+		if err != nil {
 			return err
 		}
 	}
