@@ -64,6 +64,8 @@ if [ "${1:-}" = kubernetes ]; then
   need iptables iptables
   need nft nftables
   need runc runc
+  # For the tests.
+  need faketime faketime
 fi
 if [ ${#missing[@]} -gt 0 ]; then
   mapfile -t packages < <(printf '%s\n' "${missing[@]}" | sort -u)

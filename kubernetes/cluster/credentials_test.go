@@ -95,6 +95,7 @@ func (b bench) testAuthority(t *testing.T) {
 	})
 	// Agents that start now join with the new authority.
 	b.replaceAgents(t)
+	b.renewLoad(t)
 	b.underLoad(t, func() { b.stillFollows(t) })
 }
 
@@ -119,6 +120,7 @@ func (b bench) testClock(t *testing.T) {
 	b.kubectl(t, "set", "env", "-n", "leno-system", "daemonset/leno-agent", "LD_PRELOAD=/var/lib/leno/clock.so",
 		"FAKETIME_TIMESTAMP_FILE=/var/lib/leno/clock", "FAKETIME_CACHE_DURATION=1", "FAKETIME_DONT_FAKE_MONOTONIC=1")
 	b.awaitRollout(t, "daemonset/leno-agent")
+	b.renewLoad(t)
 	b.unharmed(t, func() {
 		for _, offset := range []string{"-2h", "+720h", "+0s"} {
 			set(offset)

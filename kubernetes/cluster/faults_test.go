@@ -58,6 +58,10 @@ func (b bench) testFaults(t *testing.T, r *report) {
 			b.stillFollows(t)
 		})
 	})
+	r.run(t, "the agents are replaced, and no request fails, not even a long one", false, func(t *testing.T) {
+		b.unharmed(t, func() { b.replaceAgents(t) })
+		b.renewLoad(t)
+	})
 	r.run(t, "an agent is killed", false, func(t *testing.T) {
 		b.underLoad(t, func() {
 			b.killPod(t, "leno-system", b.names(t, "leno-agent", "node1")[0], "leno")

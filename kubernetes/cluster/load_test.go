@@ -113,6 +113,14 @@ func (b bench) underLoad(t *testing.T, do func()) map[string]int {
 	return failed
 }
 
+// renewLoad starts the callers anew. Long answers that an agent served which has been replaced end a
+// minute later, and connections from before an enrolment are not judged.
+func (b bench) renewLoad(t *testing.T) {
+	t.Helper()
+	b.kubectl(t, "delete", "-f", "testdata/load.yaml", "--now", "--timeout=120s")
+	b.kubectl(t, "apply", "-f", "testdata/load.yaml")
+}
+
 // unharmed fails if a request failed meanwhile.
 func (b bench) unharmed(t *testing.T, do func()) {
 	t.Helper()

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -47,9 +48,14 @@ func (b bench) testMesh(t *testing.T, r *report) {
 	b.testAround(t, r)
 	b.testFaults(t, r)
 	b.testWorkloads(t, r)
-	b.testProbes(t, r)
-	b.testExamples(t, r, programs)
-	b.testCases(t, r)
+	// These mostly wait, each for its own pods.
+	var parts sync.WaitGroup
+	parts.Go(func() {
+		b.testProbes(t, r)
+		b.testCases(t, r)
+	})
+	parts.Go(func() { b.testExamples(t, r, programs) })
+	parts.Wait()
 	r.run(t, "pods without the label are as before", false, func(t *testing.T) {
 		b.kubectl(t, "label", "namespace", "lab", "leno.dev/mesh-", "leno.dev/mode-")
 		b.calls(t, "node1", "/secrets", "200")

@@ -125,8 +125,6 @@ func (b bench) testWithoutLeno(t *testing.T) {
 	b.answers(t, "strict/thief", "http://10.96.7.2/secrets", answered)
 	b.kubectl(t, "label", "namespace", "strict", "leno.dev/mesh=enabled", "leno.dev/mode=enforced")
 	b.answers(t, "strict/thief", "http://10.96.7.2/", denied)
-	// The node keeps connections that it does not judge: those from before the label.
-	b.kubectl(t, "delete", "-f", "testdata/load.yaml", "--now", "--timeout=120s")
-	b.kubectl(t, "apply", "-f", "testdata/load.yaml")
+	b.renewLoad(t)
 	b.underLoad(t, func() { b.stillFollows(t) })
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -12,6 +13,7 @@ import (
 // A report lists the cases that ran on a real cluster, and how they ended.
 type report struct {
 	began time.Time
+	lock  sync.Mutex
 	cases []result
 }
 
@@ -34,7 +36,9 @@ func (r *report) run(t *testing.T, name string, essential bool, do func(*testing
 		})
 		do(t)
 	})
+	r.lock.Lock()
 	r.cases = append(r.cases, result{name, outcome, time.Since(began)})
+	r.lock.Unlock()
 	if essential && outcome != "passed" {
 		t.FailNow()
 	}

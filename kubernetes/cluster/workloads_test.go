@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,7 +33,8 @@ func (b bench) testWorkloads(t *testing.T, r *report) {
 	r.run(t, "init containers and sidecars of enforced pods call, and are judged", false, b.testInitContainers)
 	r.run(t, "Jobs and CronJobs complete, and leave nothing on the node", false, b.testJobs)
 	r.run(t, "a pod of a StatefulSet keeps its name and identity when it moves", false, b.testStatefulSet)
-	r.run(t, "ten pods are rolled out under load, without a failed call over a new connection", false, b.testRollout)
+	r.run(t, "a connection that a client keeps ends with its pod", false, b.testKeptConnection)
+	r.run(t, "ten pods are rolled out under load, without a failed call", false, b.testRollout)
 	r.run(t, "scaled to none and back, and deleted at once", false, b.testScale)
 	r.run(t, "kubectl logs, exec and port-forward of an enforced pod", false, b.testTools)
 	r.run(t, "a pod in the network of its node is left alone, and the controller says so", false, b.testHostNetwork)
@@ -282,6 +284,33 @@ func (s *series) end(t *testing.T) {
 		return
 	}
 	t.Log(found[0])
+}
+
+func (b bench) testKeptConnection(t *testing.T) {
+	var output strings.Builder
+	held := exec.Command(filepath.Join(b.programs, "cluster"), "--directory", b.folder, "kubectl", "exec", "-n", "work", "caller", "--", "/workload", "hold", "replica:80")
+	reader, writer := io.Pipe()
+	// One writer for both, so that only one goroutine writes.
+	both := io.MultiWriter(writer, &output)
+	held.Stdout, held.Stderr = both, both
+	if err := held.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		held.Wait()
+		writer.Close()
+	}()
+	lines := bufio.NewScanner(reader)
+	// The first line comes with the answer.
+	if lines.Scan(); lines.Text() != "HTTP/1.1 200 OK" {
+		t.Fatal(output.String())
+	}
+	b.kubectl(t, "delete", "pod", "-n", "work", "-l", "app=replica")
+	for lines.Scan() {
+	}
+	if !strings.HasSuffix(output.String(), "closed by the server\n") {
+		t.Errorf("a connection that is kept: %s", &output)
+	}
 }
 
 func (b bench) testRollout(t *testing.T) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -75,14 +76,43 @@ func listen(address string) (string, error) {
 	return string(text), err
 }
 
-// load calls a URL until its input ends, each time over a new connection. It prints the failures, and
-// at the end how many calls there were.
+// hold makes a request of HTTP/1.1 at HOST:PORT, and keeps the connection. It prints the first line of
+// the answer, and what ends the connection, or that nothing did.
+func hold(address string) error {
+	connection, err := net.DialTimeout("tcp", address, 5*time.Second)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	if err := connection.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(connection, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", address); err != nil {
+		return err
+	}
+	reader := bufio.NewReader(connection)
+	line, err := reader.ReadString('\n')
+	if err != nil {
+		return err
+	}
+	fmt.Print(line)
+	_, err = io.Copy(io.Discard, reader)
+	if err == nil {
+		fmt.Println("closed by the server")
+		return nil
+	}
+	return err
+}
+
+// load calls a URL until its input ends, in turns over a new connection and over one that is kept.
+// It prints each failure, and at the end how many calls there were.
 func load(address string, input io.Reader) error {
 	ended := make(chan struct{})
 	go func() {
 		io.Copy(io.Discard, input)
 		close(ended)
 	}()
+	kept := http.Client{Timeout: 5 * time.Second}
 	failures := 0
 	for count := 0; ; count++ {
 		select {
@@ -91,9 +121,21 @@ func load(address string, input io.Reader) error {
 			return nil
 		case <-time.After(5 * time.Millisecond):
 		}
-		if status, text, err := fetch(address); err != nil || status != "200" {
+		client, name := &kept, "kept"
+		if count%2 == 0 {
+			client, name = &clients, "new"
+		}
+		answer, err := client.Get(address)
+		if err == nil {
+			_, err = io.Copy(io.Discard, answer.Body)
+			answer.Body.Close()
+			if answer.StatusCode != http.StatusOK {
+				err = fmt.Errorf("status %d", answer.StatusCode)
+			}
+		}
+		if err != nil {
 			failures++
-			fmt.Println(time.Now().UTC().Format(time.TimeOnly), status, text, err)
+			fmt.Println(time.Now().UTC().Format(time.TimeOnly), "on a", name, "connection:", err)
 		}
 	}
 }

@@ -12,6 +12,7 @@ const usage = `usage: workload COMMAND
   serve ADDRESS …   answer at :PORT, https:PORT, grpc:PORT (the health service), and tcp:PORT, where
                     the server speaks first
   ask URL …         call each URL, and print its status and answer
+  hold HOST:PORT    make a request, keep the connection, and print how it ends
   load URL          call a URL until the end of the input, and print the failures`
 
 func main() {
@@ -28,6 +29,8 @@ func run(arguments []string) error {
 			return serve(all)
 		case "ask":
 			return ask(all)
+		case "hold":
+			return hold(first)
 		case "load":
 			return load(first, os.Stdin)
 		}
