@@ -15,7 +15,6 @@
 // `connect4`, `connect6`, `create` and `setsockopt` are loaded once, the others once for each pod. All share the maps, but for `refused`.
 
 #include <linux/bpf.h>
-#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 

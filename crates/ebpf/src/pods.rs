@@ -3,6 +3,7 @@
 crate::skeleton!("/pods.skel.rs");
 
 mod callers;
+mod offsets;
 mod peer;
 mod pins;
 
@@ -11,7 +12,7 @@ pub use callers::KnownCaller;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{AsRawLibbpf, Link, MapCore, MapFlags, MapHandle, Program};
 pub use peer::DatagramPeer;
-use skeleton::{OpenPodsSkel, PodsSkelBuilder};
+use skeleton::{OpenPodsSkel, PodsSkelBuilder, types};
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
@@ -135,6 +136,7 @@ pub struct Pods {
     callers: MapHandle,
     /// Loading the programs of a pod takes megabytes for a moment: one pod at a time.
     loading: Mutex<()>,
+    offsets: types::offsets,
     /// Without one, the programs that drop packets are not loaded.
     guard: Option<Guard>,
 }
@@ -161,6 +163,10 @@ impl Pods {
         std::fs::create_dir_all(folder)?;
         let mut place = MaybeUninit::uninit();
         let mut open = PodsSkelBuilder::default().open(&mut place)?;
+        let offsets = types::offsets::of_kernel()?;
+        if let Some(rodata) = &mut open.maps.rodata_data {
+            rodata.offsets = offsets;
+        }
         for program in
             [&mut open.progs.choose, &mut open.progs.ingress, &mut open.progs.egress, &mut open.progs.loopback]
         {
@@ -207,12 +213,14 @@ impl Pods {
             agents: MapHandle::try_from(&maps.agents)?,
             callers: MapHandle::try_from(&maps.callers)?,
             loading: Mutex::default(),
+            offsets,
             guard,
         })
     }
 
     /// Attaches the programs of a pod to its network, and to the interfaces with these numbers. The
     /// calling thread is in that network. Programs that an earlier process has attached are replaced.
+    /// Only an enforced pod needs those for packets that leave: the kernel takes milliseconds for each.
     ///
     /// # Errors
     /// Returns the kernel's refusal.
@@ -222,15 +230,17 @@ impl Pods {
         network: Network,
         namespace: BorrowedFd<'_>,
         interfaces: &[u32],
+        enforced: bool,
     ) -> Result<(), Error> {
         /// The loopback interface has this number in every network namespace.
         const LOOPBACK: u32 = 1;
         let loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
         let mut place = MaybeUninit::uninit();
         let mut open = PodsSkelBuilder::default().open(&mut place)?;
-        self.share(&mut open)?;
+        self.share(&mut open, enforced)?;
         if let Some(rodata) = &mut open.maps.rodata_data {
             rodata.network = network.0;
+            rodata.offsets = self.offsets;
         }
         let skeleton = open.load()?;
         drop(loading);
@@ -242,15 +252,19 @@ impl Pods {
         std::fs::create_dir_all(&folder)?;
         let programs = &skeleton.progs;
         if self.guard.is_some() {
+            let both = [("ingress", &programs.ingress), ("egress", &programs.egress)];
+            let needed = if enforced { &both[..] } else { &both[..1] };
             for &interface in interfaces.iter().filter(|&&interface| interface != LOOPBACK) {
-                for (name, program) in [("ingress", &programs.ingress), ("egress", &programs.egress)] {
+                for (name, program) in needed.iter().copied() {
                     let pin = folder.join(format!("{name}{interface}"));
                     pins::attach(&pin, program, || attach_interface(program, interface))?;
                 }
             }
-            pins::attach(&folder.join("loopback"), &programs.loopback, || {
-                attach_interface(&programs.loopback, LOOPBACK)
-            })?;
+            if enforced {
+                pins::attach(&folder.join("loopback"), &programs.loopback, || {
+                    attach_interface(&programs.loopback, LOOPBACK)
+                })?;
+            }
         }
         pins::attach(&folder.join(pins::CHOOSE), &programs.choose, || {
             Ok(programs.choose.attach_netns(namespace.as_raw_fd())?)
@@ -258,7 +272,7 @@ impl Pods {
     }
 
     /// The programs of a pod use the maps that all have.
-    fn share(&self, open: &mut OpenPodsSkel<'_>) -> Result<(), Error> {
+    fn share(&self, open: &mut OpenPodsSkel<'_>, enforced: bool) -> Result<(), Error> {
         let (maps, programs) = (&mut open.maps, &mut open.progs);
         for (map, shared) in [
             (&mut maps.networks, &self.networks),
@@ -275,8 +289,9 @@ impl Pods {
         programs.connect6.set_autoload(false);
         programs.create.set_autoload(false);
         programs.setsockopt.set_autoload(false);
-        for program in [&mut programs.ingress, &mut programs.egress, &mut programs.loopback] {
-            program.set_autoload(self.guard.is_some());
+        programs.ingress.set_autoload(self.guard.is_some());
+        for program in [&mut programs.egress, &mut programs.loopback] {
+            program.set_autoload(self.guard.is_some() && enforced);
         }
         Ok(())
     }

@@ -171,7 +171,7 @@ impl Capture {
         }
         self.pods.add_addresses(cookie, &own)?;
         let interfaces = routes.interfaces()?;
-        self.pods.attach(pod.uid.as_str(), cookie, network.descriptor(), &interfaces)?;
+        self.pods.attach(pod.uid.as_str(), cookie, network.descriptor(), &interfaces, pod.enforced)?;
         let generation = state.generation.wrapping_add(1);
         inbound.serve(&self.pods, cookie, generation, Side::In)?;
         outbound.serve(&self.pods, cookie, generation, Side::Out)?;

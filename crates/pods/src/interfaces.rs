@@ -89,17 +89,31 @@ impl PodInterfaces {
         if state.is_none_or(|state| state.generation != self.generation) {
             return Ok(false);
         }
-        *known = self.network.run(|| {
+        *known = self.capture_new(known, state.is_some_and(|state| state.enforced))?;
+        Ok(true)
+    }
+
+    /// Has the kernel know the programs for packets of an enforced pod at all interfaces.
+    pub(crate) fn enforce(&self) -> Result<(), CaptureError> {
+        let mut captured = self.captured.lock().unwrap_or_else(PoisonError::into_inner);
+        if captured.is_some() {
+            *captured = Some(self.capture_new(&BTreeSet::new(), true)?);
+        }
+        Ok(())
+    }
+
+    /// Captures the interfaces that are not known. Returns all.
+    fn capture_new(&self, known: &BTreeSet<u32>, enforced: bool) -> Result<BTreeSet<u32>, CaptureError> {
+        self.network.run(|| {
             let routes = Routes::open()?;
             let found: BTreeSet<u32> = routes.interfaces()?.into_iter().collect();
             let new: Vec<u32> = found.difference(known).copied().collect();
             if !new.is_empty() {
                 self.pods.add_addresses(self.cookie, &routes.addresses()?)?;
-                self.pods.attach(self.uid.as_str(), self.cookie, self.network.descriptor(), &new)?;
+                self.pods.attach(self.uid.as_str(), self.cookie, self.network.descriptor(), &new, enforced)?;
             }
             Ok(found)
-        })?;
-        Ok(true)
+        })
     }
 
     /// The pod is released, and none of its interfaces captured any more.

@@ -93,6 +93,9 @@ impl CapturedPod {
             return Err(CaptureError::NotEnforceable { uid: self.uid.clone(), reason: reason.to_string() });
         }
         if let Some(state) = self.pods.state(self.cookie)? {
+            if enforced && !state.enforced {
+                self.interfaces.enforce()?;
+            }
             self.pods.set_state(self.cookie, PodState { enforced, ..state })?;
         }
         Ok(())

@@ -37,34 +37,6 @@
 // Leads back into the pod. `MARK` of leno-ebpf.
 #define MARK 0x4c656e6f
 
-// Of the kernel's own structures, what is read here. Where it is, the kernel's type information says.
-struct file;
-struct socket {
-	struct file *file;
-} __attribute__((preserve_access_index));
-struct sock {
-	struct socket *sk_socket;
-} __attribute__((preserve_access_index));
-struct sock_common {
-	struct sock *skc_listener;
-} __attribute__((preserve_access_index));
-struct net {
-	__u64 net_cookie;
-} __attribute__((preserve_access_index));
-struct nsproxy {
-	struct net *net_ns;
-} __attribute__((preserve_access_index));
-typedef struct {
-	__u64 bits;
-} kernel_cap_t;
-struct cred {
-	kernel_cap_t cap_effective;
-} __attribute__((preserve_access_index));
-struct task_struct {
-	struct nsproxy *nsproxy;
-	const struct cred *cred;
-} __attribute__((preserve_access_index));
-
 // In network order. An IPv4 address has the form ::ffff:a.b.c.d.
 struct address {
 	__u32 words[4];
@@ -160,6 +132,24 @@ struct refused_connection {
 
 // The cookie of the pod's network.
 const volatile __u64 network = 0;
+
+// Where the kernel's own structures have their fields. The agent reads it once from the kernel's type information, which has megabytes: libbpf would read it
+// for each pod.
+struct offsets {
+	// Of `sock`, `socket`, `sock_common`.
+	__u32 sk_socket;
+	__u32 file;
+	__u32 skc_listener;
+	// Of `task_struct`, `nsproxy`, `net`, `task_struct`, `cred`.
+	__u32 nsproxy;
+	__u32 net_ns;
+	__u32 net_cookie;
+	__u32 cred;
+	__u32 cap_effective;
+};
+const volatile struct offsets offsets = {};
+
+#define FIELD_OF(structure, name, into) bpf_probe_read_kernel(&(into), sizeof(into), (const void *)(structure) + offsets.name)
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

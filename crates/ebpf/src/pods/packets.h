@@ -9,20 +9,20 @@ SEC("fmod_ret/security_socket_create")
 int create(__u64 *arguments)
 {
 	int family = (int)arguments[0], is_kernels = (int)arguments[3], result = (int)arguments[4];
-	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
-	kernel_cap_t capabilities;
+	const void *task = (const void *)bpf_get_current_task(), *at = NULL;
+	__u64 network = 0, capabilities = 0;
 	struct network *known;
-	__u64 network;
 
 	if (result || is_kernels || family == AF_UNIX || family == AF_INET || family == AF_INET6 || family == AF_NETLINK ||
 	    family == AF_ALG)
 		return result;
-	network = BPF_CORE_READ(task, nsproxy, net_ns, net_cookie);
+	if (FIELD_OF(task, nsproxy, at) || FIELD_OF(at, net_ns, at) || FIELD_OF(at, net_cookie, network))
+		return 0;
 	known = bpf_map_lookup_elem(&networks, &network);
 	if (!known || !known->enforced)
 		return 0;
-	capabilities = BPF_CORE_READ(task, cred, cap_effective);
-	if (family == AF_PACKET && capabilities.bits & 1 << CAP_NET_ADMIN)
+	if (family == AF_PACKET && !FIELD_OF(task, cred, at) && !FIELD_OF(at, cap_effective, capabilities) &&
+	    capabilities & 1 << CAP_NET_ADMIN)
 		return 0;
 	count_drop(network, FAMILY);
 	return -EAFNOSUPPORT;
@@ -155,13 +155,11 @@ static __always_inline void *location(struct bpf_sock *socket)
 // Whether the kernel itself has made a socket, such as that which answers packets without a connection.
 static __always_inline int is_kernels(struct bpf_sock *socket)
 {
-	struct sock *sock = location(socket);
-	struct socket *outer = NULL;
-	struct file *file = NULL;
+	void *outer = NULL, *file = NULL;
 
-	if (bpf_core_read(&outer, sizeof(outer), &sock->sk_socket) || !outer)
+	if (FIELD_OF(location(socket), sk_socket, outer) || !outer)
 		return 0;
-	return !bpf_core_read(&file, sizeof(file), &outer->file) && !file;
+	return !FIELD_OF(outer, file, file) && !file;
 }
 
 static __always_inline int is_listener(void *socket, __u8 generation, __u32 family)
@@ -184,10 +182,9 @@ static __always_inline int is_agents(const struct network *known, struct bpf_soc
 	if (socket->state == BPF_TCP_NEW_SYN_RECV) {
 		__u32 family = socket->family;
 		__u8 now = known->generation, before = now - 1;
-		struct sock_common *request = location(socket);
 		void *listener = NULL;
 
-		if (bpf_core_read(&listener, sizeof(listener), &request->skc_listener))
+		if (FIELD_OF(location(socket), skc_listener, listener))
 			return 0;
 		return is_listener(listener, now, family) || is_listener(listener, before, family);
 	}
