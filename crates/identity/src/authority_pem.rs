@@ -1,6 +1,7 @@
 //! An authority as cert-manager keeps it in a Secret: three texts in PEM.
 
 use crate::authority::{Authority, SignError};
+use crate::bundle::{BundleError, TrustBundle};
 use crate::key::PrivateKey;
 use leno_model::TrustDomain;
 use pem::Pem;
@@ -47,7 +48,8 @@ impl AuthorityPem {
         Ok(Self { roots: certificate.clone(), certificate, key })
     }
 
-    /// The authority, if peers that trust its root accept its signatures.
+    /// The authority, if nodes recognise its root as the trust domain's, and peers that trust the root
+    /// accept its signatures.
     ///
     /// # Errors
     /// The text that is wrong.
@@ -63,6 +65,23 @@ impl AuthorityPem {
         let mut chain = certificates("tls.crt", &self.certificate)?;
         let roots = certificates("ca.crt", &self.roots)?;
         let [root] = &roots[..] else { return Err(fail("ca.crt", &"expected one root")) };
+        // Nodes read the trust domain from the root.
+        let expected = || {
+            format!(
+                "expected a root with the URI spiffe://{trust_domain}; with cert-manager: `uris: [spiffe://{trust_domain}]`"
+            )
+        };
+        match TrustBundle::from_pem(self.roots.as_bytes()) {
+            Ok(bundle) if bundle.trust_domain() == trust_domain => {}
+            Ok(bundle) => {
+                let found = bundle.trust_domain();
+                return Err(fail("ca.crt", &format!("it is the root of the trust domain {found}; {}", expected())));
+            }
+            Err(BundleError::Nameless) => {
+                return Err(fail("ca.crt", &format!("the root has no SPIFFE ID; {}", expected())));
+            }
+            Err(error) => return Err(fail("ca.crt", &error)),
+        }
         if chain.last() != Some(root) {
             chain.push(root.clone());
         }
@@ -118,7 +137,23 @@ mod tests {
             let error = pem.open(&domain()).unwrap_err();
             assert!(error.field == field && error.reason.contains(reason), "{error}");
         }
+    }
+
+    #[test]
+    fn a_root_of_another_trust_domain_or_of_none_is_refused() {
+        let made = AuthorityPem::generate(&domain()).unwrap();
         let error = made.open(&"other.example".parse().unwrap()).unwrap_err();
-        assert_eq!(error.field, "tls.crt");
+        assert_eq!(error.field, "ca.crt");
+        assert!(error.reason.contains("trust domain orders.example; expected"), "{error}");
+
+        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        let mut root = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        root.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        root.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign, rcgen::KeyUsagePurpose::CrlSign];
+        let certificate = root.self_signed(&key).unwrap().pem();
+        let nameless = AuthorityPem { roots: certificate.clone(), certificate, key: key.serialize_pem().into() };
+        let error = nameless.open(&domain()).unwrap_err();
+        assert_eq!(error.field, "ca.crt");
+        assert!(error.reason.contains("no SPIFFE ID; expected a root with the URI spiffe://orders.example"), "{error}");
     }
 }
