@@ -1,8 +1,8 @@
 //! Changes of the index, for the control plane.
 
 use crate::api::ObjectKey;
-use crate::index::left_alone::LeftAlone;
 use crate::index::services::ServiceChanges;
+use crate::index::uncaptured::UncapturedReason;
 use crate::index::workload::Workload;
 use leno_model::{FunctionId, Pod, PodUid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ pub struct Changes {
     /// the set has changed.
     pub enforced: Option<BTreeSet<String>>,
     /// Pods that are newly left alone, for reasons that last.
-    pub left_alone: BTreeMap<ObjectKey, LeftAlone>,
+    pub left_alone: BTreeMap<ObjectKey, UncapturedReason>,
     /// Pods that are not enrolled and have yet to start, with their nodes. Those of enforced namespaces
     /// are not among them.
     pub unenrolled: Vec<(String, PodUid)>,

@@ -3,14 +3,13 @@
 use crate::api::{Change, Object, ObjectKey};
 use crate::index::changes::Changes;
 use crate::index::endpoint::EndpointSliceObject;
-use crate::index::fault::{FaultReason, PodFault};
 use crate::index::labels::{MeshLabels, NamespaceObject};
-use crate::index::left_alone::LeftAlone;
 use crate::index::node::{Node, NodeObject};
 use crate::index::pod::{PodObject, Template};
 use crate::index::pool::ValuePool;
 use crate::index::service::ServiceObject;
 use crate::index::services::ServiceIndex;
+use crate::index::uncaptured::{PodFault, UncapturedReason};
 use crate::index::workload::Members;
 use leno_model::{FunctionId, Pod, PodMode, PodRefusal, PodUid};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -71,7 +70,7 @@ struct Steps {
     members: HashMap<FunctionId, Members>,
     dirty: HashSet<FunctionId>,
     pods: BTreeMap<PodUid, Option<(Arc<str>, Pod)>>,
-    left_alone: BTreeMap<ObjectKey, LeftAlone>,
+    left_alone: BTreeMap<ObjectKey, UncapturedReason>,
     unenrolled: BTreeMap<PodUid, Arc<str>>,
 }
 
@@ -154,18 +153,18 @@ impl Entry {
         self.node.as_ref().filter(|_| starts && is_out)
     }
 
-    fn left_alone(&self, namespace: MeshLabels) -> Option<LeftAlone> {
+    fn left_alone(&self, namespace: MeshLabels) -> Option<UncapturedReason> {
         if self.template.mesh.mesh == Some(false) {
-            return (namespace.mesh == Some(true)).then_some(LeftAlone::Disabled);
+            return (namespace.mesh == Some(true)).then_some(UncapturedReason::Disabled);
         }
         if self.terminated {
-            return self.template.mesh.enrols(namespace).then_some(LeftAlone::Terminated);
+            return self.template.mesh.enrols(namespace).then_some(UncapturedReason::Terminated);
         }
         match self.refusal(self.mode(namespace)?) {
-            Some(PodRefusal::HostNetwork) => Some(LeftAlone::HostNetwork),
-            Some(PodRefusal::NetAdmin) => Some(LeftAlone::NetAdmin),
-            None if self.node.is_none() => Some(LeftAlone::NoNode),
-            None => self.addresses.is_empty().then_some(LeftAlone::NoAddress),
+            Some(PodRefusal::HostNetwork) => Some(UncapturedReason::HostNetwork),
+            Some(PodRefusal::NetAdmin) => Some(UncapturedReason::NetAdmin),
+            None if self.node.is_none() => Some(UncapturedReason::NoNode),
+            None => self.addresses.is_empty().then_some(UncapturedReason::NoAddress),
         }
     }
 }
@@ -218,7 +217,7 @@ impl Index {
     }
 
     /// Enrolled pods that are not captured, each with the reason.
-    pub fn left_alone(&self) -> impl Iterator<Item = (ObjectKey, LeftAlone)> {
+    pub fn left_alone(&self) -> impl Iterator<Item = (ObjectKey, UncapturedReason)> {
         self.namespaces.iter().flat_map(|(namespace, state)| {
             let labels = state.labels.unwrap_or_default();
             state.pods.iter().filter_map(move |(name, entry)| {
@@ -241,9 +240,9 @@ impl Index {
             for (name, entry) in &state.pods {
                 let (Some(_), Some(node)) = (entry.mode(labels), &entry.node) else { continue };
                 enrolled += 1;
-                let failed = || reported.get(&entry.uid).cloned().map(FaultReason::CaptureFailed);
-                let away = || is_away(node).then(|| FaultReason::NoAgent(node.to_string()));
-                let lasting = entry.left_alone(labels).and_then(FaultReason::of);
+                let failed = || reported.get(&entry.uid).cloned().map(UncapturedReason::CaptureFailed);
+                let away = || is_away(node).then(|| UncapturedReason::NoAgent(node.to_string()));
+                let lasting = entry.left_alone(labels).filter(UncapturedReason::is_fault);
                 let Some(reason) = lasting.or_else(failed).or_else(away) else { continue };
                 faults.push(PodFault {
                     pod: ObjectKey { namespace: namespace.clone(), name: name.to_string() },
@@ -464,7 +463,7 @@ impl Steps {
         if was != is {
             let Some((entry, _)) = after.or(before) else { return };
             let key = ObjectKey { namespace: entry.template.function.namespace.clone(), name: name.to_owned() };
-            match is.filter(|reason| reason.lasts()) {
+            match is.filter(UncapturedReason::lasts) {
                 Some(reason) => drop(self.left_alone.insert(key, reason)),
                 None => drop(self.left_alone.remove(&key)),
             }

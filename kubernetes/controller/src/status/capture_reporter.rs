@@ -8,7 +8,7 @@ use super::captures::Captures;
 use super::events::EventWriter;
 use super::peers::Peers;
 use super::programming::{NodeProgress, Programming};
-use crate::index::{FaultReason, Index, PodFault};
+use crate::index::{Index, PodFault, UncapturedReason};
 use leno_control::Control;
 use leno_model::PodUid;
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ pub(crate) struct CaptureReporter<'a> {
 
 /// A fault that was seen.
 struct SeenFault {
-    reason: FaultReason,
+    reason: UncapturedReason,
     since: Instant,
     is_noted: bool,
 }
@@ -75,12 +75,14 @@ impl CaptureReporter<'_> {
         let (enrolled, mut faults) =
             self.index.lock().unwrap_or_else(PoisonError::into_inner).faults(&reported, is_away);
         if !leads {
-            faults.retain(|fault| matches!(fault.reason, FaultReason::CaptureFailed(_)));
+            faults.retain(|fault| matches!(fault.reason, UncapturedReason::CaptureFailed(_)));
         }
         let captures = Captures::of(enrolled, &faults, elsewhere);
         self.captures.send_if_modified(|before| {
             let changed = **before != captures;
-            *before = Arc::new(captures);
+            if changed {
+                *before = Arc::new(captures);
+            }
             changed
         });
         faults
@@ -95,9 +97,9 @@ fn due<'a>(seen: &mut BTreeMap<PodUid, SeenFault>, faults: &'a [PodFault], now: 
         let known = before.remove(&fault.uid).filter(|seen| seen.reason == fault.reason);
         let known = known.unwrap_or_else(|| SeenFault { reason: fault.reason.clone(), since: now, is_noted: false });
         let least = match fault.reason {
-            FaultReason::HostNetwork | FaultReason::NetAdmin => Duration::ZERO,
-            FaultReason::CaptureFailed(_) => CAPTURE,
-            FaultReason::NoAgent(_) => CONNECTION,
+            UncapturedReason::CaptureFailed(_) => CAPTURE,
+            UncapturedReason::NoAgent(_) => CONNECTION,
+            _ => Duration::ZERO,
         };
         if !known.is_noted && now.duration_since(known.since) >= least {
             due.push(fault);
@@ -113,7 +115,7 @@ mod tests {
     use crate::api::ObjectKey;
     use leno_model::FunctionId;
 
-    fn fault(name: &str, reason: FaultReason) -> PodFault {
+    fn fault(name: &str, reason: UncapturedReason) -> PodFault {
         PodFault {
             pod: ObjectKey { namespace: "shop".to_owned(), name: name.to_owned() },
             uid: format!("uid-{name}").parse().unwrap(),
@@ -125,7 +127,7 @@ mod tests {
     #[test]
     fn a_fault_is_due_once_it_has_lasted() {
         let (mut seen, begin) = (BTreeMap::new(), Instant::now());
-        let failed = |reason: &str| fault("b", FaultReason::CaptureFailed(reason.to_owned()));
+        let failed = |reason: &str| fault("b", UncapturedReason::CaptureFailed(reason.to_owned()));
         let mut step = |faults: &[PodFault], after: u64| {
             let due = due(&mut seen, faults, begin + Duration::from_secs(after));
             let due: Vec<String> = due.iter().map(|fault| fault.pod.name.clone()).collect();
@@ -134,8 +136,8 @@ mod tests {
             }
             due.concat()
         };
-        let away = fault("c", FaultReason::NoAgent("one".to_owned()));
-        let first = [fault("a", FaultReason::HostNetwork), failed("x"), away.clone()];
+        let away = fault("c", UncapturedReason::NoAgent("one".to_owned()));
+        let first = [fault("a", UncapturedReason::HostNetwork), failed("x"), away.clone()];
         assert_eq!(step(&first, 0), "a");
         assert_eq!(step(&first, 4), "");
         assert_eq!(step(&first, 5), "b");

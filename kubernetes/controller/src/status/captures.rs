@@ -50,9 +50,9 @@ impl Captures {
 mod tests {
     use super::*;
     use crate::api::ObjectKey;
-    use crate::index::FaultReason;
+    use crate::index::UncapturedReason;
 
-    fn fault(name: &str, reason: FaultReason) -> PodFault {
+    fn fault(name: &str, reason: UncapturedReason) -> PodFault {
         PodFault {
             pod: ObjectKey { namespace: "shop".to_owned(), name: name.to_owned() },
             uid: format!("uid-{name}").parse().unwrap(),
@@ -64,8 +64,8 @@ mod tests {
     #[test]
     fn pods_are_counted_by_reason_and_named_by_function() {
         let mut faults: Vec<PodFault> =
-            (0..9).map(|number| fault(&format!("web-{number}"), FaultReason::HostNetwork)).collect();
-        faults.push(fault("web-x", FaultReason::NetAdmin));
+            (0..9).map(|number| fault(&format!("web-{number}"), UncapturedReason::HostNetwork)).collect();
+        faults.push(fault("web-x", UncapturedReason::NetAdmin));
         let captures = Captures::of(20, &faults, 3);
         assert_eq!(captures.faults, [("CaptureFailed", 3), ("HostNetwork", 9), ("NetAdmin", 1)].into());
         assert_eq!((captures.missing(), captures.failed()), (13, 3));

@@ -91,7 +91,7 @@ fn event(fault: &PodFault, identity: &str, now: Timestamp) -> Event {
 mod tests {
     use super::*;
     use crate::api::ObjectKey;
-    use crate::index::FaultReason;
+    use crate::index::UncapturedReason;
     use leno_model::FunctionId;
 
     #[test]
@@ -103,8 +103,8 @@ mod tests {
             reason,
         };
         let name = |fault: &PodFault| event(fault, "one", Timestamp::UNIX_EPOCH).metadata.name.unwrap();
-        let failed = |reason: &str| FaultReason::CaptureFailed(reason.to_owned());
-        let host = fault("web", FaultReason::HostNetwork);
+        let failed = |reason: &str| UncapturedReason::CaptureFailed(reason.to_owned());
+        let host = fault("web", UncapturedReason::HostNetwork);
         assert_eq!(name(&host), name(&host));
         assert_ne!(name(&host), name(&fault("web", failed("x"))));
         assert_ne!(name(&fault("web", failed("y"))), name(&fault("web", failed("x"))));

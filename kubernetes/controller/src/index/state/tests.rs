@@ -67,7 +67,7 @@ fn labels_of_namespace_and_pod_enrol_a_pod() {
     assert_eq!(names(&changes), ["b"]);
     index.apply(Event::Namespaces(Change::Put(namespace("shop", json!({ "leno.dev/mesh": "enabled" })))));
     assert_eq!(names(&index.take().unwrap()), ["a", "d"]);
-    assert_eq!(index.left_alone().collect::<Vec<_>>(), [(key("shop", "c"), LeftAlone::Disabled)]);
+    assert_eq!(index.left_alone().collect::<Vec<_>>(), [(key("shop", "c"), UncapturedReason::Disabled)]);
     index.apply(Event::Namespaces(Change::Gone(key("", "shop"))));
     let gone: Vec<String> = index.take().unwrap().gone.iter().map(ToString::to_string).collect();
     assert_eq!(gone, ["uid-a", "uid-d"]);
@@ -150,22 +150,23 @@ fn a_namespace_with_an_enforced_pod_counts_as_enforced() {
 
 #[test]
 fn what_is_left_alone_has_its_reason() {
+    use UncapturedReason::{HostNetwork, NetAdmin, NoAddress, NoNode, Terminated};
     let admin =
         |add: &str| json!({ "spec": { "containers": [{ "securityContext": { "capabilities": { "add": [add] } } }] } });
     let cases = [
-        (json!({ "spec": { "hostNetwork": true } }), Some(LeftAlone::HostNetwork), Some(LeftAlone::HostNetwork)),
+        (json!({ "spec": { "hostNetwork": true } }), Some(HostNetwork), Some(HostNetwork)),
         (
             json!({ "spec": { "initContainers": [{ "securityContext": { "privileged": true } }] } }),
             None,
-            Some(LeftAlone::NetAdmin),
+            Some(NetAdmin),
         ),
-        (admin("NET_ADMIN"), None, Some(LeftAlone::NetAdmin)),
-        (admin("cap_net_admin"), None, Some(LeftAlone::NetAdmin)),
-        (admin("ALL"), None, Some(LeftAlone::NetAdmin)),
+        (admin("NET_ADMIN"), None, Some(NetAdmin)),
+        (admin("cap_net_admin"), None, Some(NetAdmin)),
+        (admin("ALL"), None, Some(NetAdmin)),
         (admin("NET_BIND_SERVICE"), None, None),
-        (json!({ "spec": { "nodeName": "" } }), Some(LeftAlone::NoNode), Some(LeftAlone::NoNode)),
-        (json!({ "status": { "podIPs": [] } }), Some(LeftAlone::NoAddress), Some(LeftAlone::NoAddress)),
-        (json!({ "status": { "phase": "Succeeded" } }), Some(LeftAlone::Terminated), Some(LeftAlone::Terminated)),
+        (json!({ "spec": { "nodeName": "" } }), Some(NoNode), Some(NoNode)),
+        (json!({ "status": { "podIPs": [] } }), Some(NoAddress), Some(NoAddress)),
+        (json!({ "status": { "phase": "Succeeded" } }), Some(Terminated), Some(Terminated)),
         (json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }), None, None),
     ];
     for (more, permissive, enforced) in cases {
@@ -174,12 +175,12 @@ fn what_is_left_alone_has_its_reason() {
             let (index, changes) = index(labels, vec![pod("a", more.clone())]);
             let found = index.left_alone().next().map(|(_, reason)| reason);
             assert_eq!(found, reason, "{more} in mode {mode}");
-            let said: Vec<LeftAlone> = changes.left_alone.into_values().collect();
-            assert_eq!(said, Vec::from_iter(reason.filter(|reason| reason.lasts())), "{more} in mode {mode}");
-            let sent = !matches!(reason, Some(LeftAlone::NoNode | LeftAlone::Terminated));
+            let said: Vec<UncapturedReason> = changes.left_alone.into_values().collect();
+            assert_eq!(said, Vec::from_iter(reason.clone().filter(UncapturedReason::lasts)), "{more} in mode {mode}");
+            let sent = !matches!(reason, Some(NoNode | Terminated));
             assert_eq!(changes.put.len(), usize::from(sent), "{more}");
             let refused = changes.put.first().and_then(|(_, pod)| pod.refused);
-            assert_eq!(refused.is_some(), matches!(reason, Some(LeftAlone::HostNetwork | LeftAlone::NetAdmin)));
+            assert_eq!(refused.is_some(), matches!(reason, Some(HostNetwork | NetAdmin)));
         }
     }
 }
