@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 /// A document that was read.
 #[derive(Clone)]
 pub struct Document {
-    id: DocumentId,
+    id: Arc<DocumentId>,
     text: Arc<str>,
     parsed: AnyDocument,
 }
@@ -123,7 +123,7 @@ impl Document {
                 fail(&format!("{id} is there twice"), "keep one of the two");
                 continue;
             }
-            documents.push(Self { id, text: own.into(), parsed });
+            documents.push(Self { id: Arc::new(id), text: own.into(), parsed });
         }
         let mut problems = problems.into_inner();
         if problems.is_empty() {
@@ -154,7 +154,7 @@ impl Document {
                     problems.push(Problem { line, column, ..problem });
                     continue;
                 }
-                names.insert(document.id.clone(), format!("{}:{line}", file.display()));
+                names.insert((*document.id).clone(), format!("{}:{line}", file.display()));
                 all.push(document);
             }
         }
@@ -169,7 +169,7 @@ impl Document {
         let file = id.to_string();
         let mut documents = Self::read(Path::new(&file), text)?;
         match (documents.pop(), documents.is_empty()) {
-            (Some(document), true) if document.id == *id => Ok(document),
+            (Some(document), true) if *document.id == *id => Ok(document),
             _ => Err(vec![Problem::of_file(Path::new(&file), "the kept text is not this document", "apply it again")]),
         }
     }

@@ -39,7 +39,7 @@ pub mod watch;
 mod yaml;
 
 pub use collection::{Document, Reach, SecretDocument, foreign_documents, without_skipped};
-pub use compile::{Documents, TypedDocument, retry_condition, rules_without_effect};
+pub use compile::{CompileCache, Documents, TypedDocument, retry_condition, rules_without_effect};
 pub use digest::module_hash;
 pub use document_id::DocumentId;
 pub use document_set::{DocumentSet, load, load_text, path_problems};

@@ -5,12 +5,13 @@ use crate::digest::sha256;
 use crate::document;
 use leno_model::FunctionId;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-/// The policies of a mesh, by fingerprint.
+/// The policies of a mesh, by fingerprint. Clones share them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Permissions {
-    policies: BTreeSet<Fingerprint>,
-    functions: BTreeMap<FunctionId, Vec<Fingerprint>>,
+    policies: Arc<BTreeSet<Fingerprint>>,
+    functions: Arc<BTreeMap<FunctionId, Vec<Fingerprint>>>,
 }
 
 /// The SHA-256 of a policy without the names of its functions: they change when a function is
@@ -24,8 +25,7 @@ pub struct Policies(Vec<Fingerprint>);
 /// Functions without policies.
 impl FromIterator<FunctionId> for Permissions {
     fn from_iter<T: IntoIterator<Item = FunctionId>>(functions: T) -> Self {
-        let functions = functions.into_iter().map(|id| (id, Vec::new())).collect();
-        Self { policies: BTreeSet::new(), functions }
+        Self::new([], functions.into_iter().map(|id| (id, Vec::new())))
     }
 }
 
@@ -34,7 +34,8 @@ impl Permissions {
         policies: impl IntoIterator<Item = Fingerprint>,
         functions: impl IntoIterator<Item = (FunctionId, Vec<Fingerprint>)>,
     ) -> Self {
-        Self { policies: policies.into_iter().collect(), functions: functions.into_iter().collect() }
+        let (policies, functions) = (policies.into_iter().collect(), functions.into_iter().collect());
+        Self { policies: Arc::new(policies), functions: Arc::new(functions) }
     }
 
     /// The policies of a function; `None`: they are not known.

@@ -10,7 +10,7 @@ mod weight;
 pub use self::difference::SnapshotDifference;
 pub(crate) use self::faults::{FaultTarget, PolicyFault};
 pub(crate) use self::routes::{Routes, ScopedRoute};
-pub(crate) use self::weight::QuotaUses;
+pub(crate) use self::weight::{PolicyWeight, QuotaUses};
 
 use crate::document::CalleeSelector;
 use crate::document_id::DocumentId;
@@ -46,7 +46,7 @@ pub struct Snapshot {
     pub(crate) mesh_origin: Origin,
     pub(crate) functions: BTreeMap<FunctionId, Function>,
     pub(crate) routes: Routes,
-    pub(crate) policies: Vec<Policy>,
+    pub(crate) policies: Vec<Arc<Policy>>,
     /// The fingerprint of each policy, by its index.
     pub(crate) fingerprints: Vec<Fingerprint>,
     pub(crate) inputs: Vec<PathBuf>,
@@ -169,6 +169,7 @@ pub(crate) struct Policy {
     pub authorizes: bool,
     /// Whether its authorization and its rate limits are audited and not enforced.
     pub audit: bool,
+    pub weight: PolicyWeight,
 }
 
 /// Rules which of their listed callees a policy's functions may call.
@@ -343,6 +344,18 @@ impl Snapshot {
         policies.map(|policy| format!("{}/{}", policy.namespace, policy.name))
     }
 
+    /// The functions of each policy, by the policy's namespace and name.
+    pub fn policy_targets(&self) -> BTreeMap<(&str, &str), BTreeSet<FunctionId>> {
+        let mut targets = vec![BTreeSet::new(); self.policies.len()];
+        for (id, function) in &self.functions {
+            for index in &function.policies {
+                targets[*index].insert(id.clone());
+            }
+        }
+        let names = self.policies.iter().map(|policy| (&*policy.namespace, &*policy.name));
+        names.zip(targets).collect()
+    }
+
     /// The configuration that the sidecars and the supervisor of one function or job need; `None`:
     /// there is none of that name.
     pub fn function_config(&self, id: &FunctionId) -> Option<FunctionConfig> {
@@ -455,7 +468,7 @@ impl Snapshot {
     }
 
     fn applied<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a Policy> {
-        function.policies.iter().filter_map(|index| self.policies.get(*index))
+        function.policies.iter().filter_map(|index| self.policies.get(*index)).map(|policy| &**policy)
     }
 
     fn authorizers<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a Authorizer> {

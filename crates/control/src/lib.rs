@@ -59,7 +59,7 @@ pub use rotation::{Phase, RotationOutcome};
 pub use server::ServeError;
 pub use status::{
     AbsenceStatus, Certificates, Counters, DeliveryState, FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity,
-    NodeChange, NodeEvent, NodeStatus, PlacementEvent, RejectedVersion, RevisionStatus, RolloutEvent, Status,
+    NodeChange, NodeEvent, NodeStatus, PlacementEvent, PodHosts, RejectedVersion, RevisionStatus, RolloutEvent, Status,
 };
 pub use store::{
     Backend, Commit, Entry, Etcd, EtcdOptions, Limits, Listing, Redb, Store, StoreError, Term, Transaction, Watch,

@@ -5,8 +5,9 @@ use leno_identity::SpiffeId;
 use leno_model::{ChainLink, FunctionId, Locality};
 use leno_wire::{Bounds, Capacity, Instance, NodeOffer, Subject, Version, messages, v1};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// The status of the control plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -64,6 +65,9 @@ pub struct PlacementEvent {
     /// Of a move: the load of both nodes before it, which is of functions of all namespaces.
     pub load: Option<String>,
 }
+
+/// The functions that have pods, each with the nodes of these.
+pub type PodHosts = BTreeMap<FunctionId, BTreeSet<Arc<str>>>;
 
 /// The state of the deliveries to a node.
 #[derive(Clone, Debug, PartialEq, Eq)]

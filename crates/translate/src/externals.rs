@@ -55,6 +55,9 @@ struct NewExternal {
 
 /// Adds External documents, policies for them, and the callees of the functions that may call them.
 pub(super) fn add(documents: &mut Documents, translations: &[ExternalCalls]) {
+    if translations.is_empty() {
+        return;
+    }
     let written: BTreeMap<FunctionId, ExternalSpec> = documents
         .externals
         .iter()

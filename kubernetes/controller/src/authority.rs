@@ -12,13 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::block_in_place;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 /// Pause before the Secret is looked at again: while there is none, and when there is one.
 const ABSENT: Duration = Duration::from_secs(1);
 const PRESENT: Duration = Duration::from_secs(30);
-/// How long a controller that begins waits for the others.
-const LONGEST_JOIN: Duration = Duration::from_secs(120);
 /// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(5);
 const KEYS: [&str; 3] = ["tls.crt", "tls.key", "ca.crt"];
@@ -29,6 +27,8 @@ pub struct AuthoritySecret {
     namespace: String,
     name: String,
     domain: TrustDomain,
+    /// Why the authority in the Secret is not in force; empty: it is.
+    trouble: watch::Sender<String>,
 }
 
 /// Why a Secret has no authority.
@@ -45,22 +45,42 @@ enum SecretError {
 impl AuthoritySecret {
     /// The Secret `name` in a namespace.
     pub fn new(client: Client, namespace: &str, name: &str, domain: TrustDomain) -> Self {
-        Self { client, namespace: namespace.to_owned(), name: name.to_owned(), domain }
+        let (namespace, name, trouble) = (namespace.to_owned(), name.to_owned(), watch::Sender::default());
+        Self { client, namespace, name, domain, trouble }
+    }
+
+    /// Why the authority in the Secret is not in force; empty: it is.
+    pub fn trouble(&self) -> watch::Receiver<String> {
+        self.trouble.subscribe()
+    }
+
+    /// Logs and keeps the reason for which the authority in the Secret is not in force.
+    fn set_trouble(&self, reason: String) {
+        let secret = format!("{}/{}", self.namespace, self.name);
+        self.trouble.send_if_modified(|before| {
+            let changed = *before != reason;
+            if changed && reason.is_empty() {
+                tracing::info!(secret, "the authority in the Secret is in force");
+            } else if changed {
+                tracing::error!(secret, "the authority in the Secret is not in force: {reason}");
+            }
+            *before = reason;
+            changed
+        });
     }
 
     /// The authority. Waits for the Secret; if there is none, the controller that leads makes it.
     pub async fn open(&self, leads: &watch::Receiver<bool>) -> (Authority, AuthorityPem) {
-        let mut logged = String::new();
         loop {
             let reason = match self.attempt(*leads.borrow()).await {
-                Ok(Some(found)) => return found,
+                Ok(Some(found)) => {
+                    self.set_trouble(String::new());
+                    return found;
+                }
                 Ok(None) => "the controller that leads has not made it yet".to_owned(),
                 Err(error) => error.to_string(),
             };
-            if reason != logged {
-                tracing::warn!(secret = %format!("{}/{}", self.namespace, self.name), "no authority: {reason}");
-                logged = reason;
-            }
+            self.set_trouble(reason);
             sleep(ABSENT).await;
         }
     }
@@ -141,7 +161,7 @@ impl AuthoritySecret {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         match within(api.get_opt(&self.name)).await {
             Ok(Some(secret)) => match self.read(&secret) {
-                Ok((_, found)) if found == *present => {}
+                Ok((_, found)) if found == *present => self.set_trouble(String::new()),
                 Ok((authority, found)) => {
                     // The next look knows the other controllers.
                     let unknown = ("all".to_owned(), "the other controllers are not known yet".to_owned());
@@ -151,15 +171,15 @@ impl AuthoritySecret {
                         Ok(()) => {
                             tracing::info!("the Secret has another authority: nodes change to it");
                             *present = found;
+                            self.set_trouble(String::new());
                         }
-                        Err(error) => tracing::warn!(%error, "the authority in the Secret is not in force yet"),
+                        Err(error) => self.set_trouble(error.to_string()),
                     }
                 }
-                Err(error) => {
-                    tracing::error!(%error, "the authority in the Secret cannot be used; the present one stays")
-                }
+                Err(error) => self.set_trouble(format!("{error}. The authority before stays")),
             },
-            Ok(None) => tracing::error!("the Secret of the authority is gone; the present one stays in memory"),
+            Ok(None) => self.set_trouble("the Secret is gone. The authority stays in memory".to_owned()),
+            // It may be another one now. A later look reads it.
             Err(error) => tracing::warn!(%error, "the Secret of the authority cannot be read"),
         }
         let Some(reports) = peers.by_name().await else { return };
@@ -175,21 +195,24 @@ impl AuthoritySecret {
     }
 
     /// Waits until the other controllers let this authority sign, and trusts the roots that nodes may
-    /// have certificates of. A controller that begins within a rotation has only the new authority.
-    pub async fn join(&self, control: &Control, peers: &Peers) {
-        let begin = Instant::now();
+    /// have certificates of. A controller that begins within a rotation has only the new authority:
+    /// nodes of the others would refuse each certificate that it signs. `wait` takes the reason.
+    pub async fn join(&self, control: &Control, peers: &Peers, wait: impl Fn(String)) {
         loop {
             let aim = control.rotation_progress().aim;
-            let reports = peers.by_name().await;
-            let waiting = reports.map(|reports| rotation_peers(&reports, &aim, Phase::Trust).waiting);
-            match waiting {
-                Some(waiting) if waiting.is_empty() => break,
-                _ if begin.elapsed() > LONGEST_JOIN => {
-                    tracing::warn!("other controllers have not changed to the authority of the Secret; it signs now");
-                    break;
+            let reason = match peers.by_name().await {
+                Some(reports) => {
+                    let waiting = rotation_peers(&reports, &aim, Phase::Trust).waiting;
+                    if waiting.is_empty() {
+                        break;
+                    }
+                    let each: Vec<String> = waiting.iter().map(|(name, reason)| format!("{name}: {reason}")).collect();
+                    each.join("; ")
                 }
-                _ => sleep(ABSENT).await,
-            }
+                None => "the reports of the other controllers cannot be read".to_owned(),
+            };
+            wait(format!("waits until the other controllers let the authority of the Secret sign: {reason}"));
+            sleep(ABSENT).await;
         }
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
         let map = within(api.get_opt(&self.name)).await.ok().flatten();

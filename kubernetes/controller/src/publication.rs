@@ -1,7 +1,8 @@
 //! Puts documents into force as they change.
 //!
-//! One publication runs at a time. Changes that arrive meanwhile are published together, by the next
-//! one.
+//! One publication runs at a time. A change that comes alone is published at once. Changes that
+//! arrive meanwhile are published together, by the next one. Under many changes, a pause follows each
+//! publication, so that publications take half of the time at most.
 
 use crate::api::Change;
 use crate::crds::ObjectKind;
@@ -9,24 +10,26 @@ use crate::documents::{
     ClusterDocuments, DocumentObject, Functions, InForce, Objects, SeenStatuses, Selection, Verdict,
 };
 use crate::index::Workload;
-use leno_config::{Document, DocumentId, Effort, NamespaceUse, Problem, Snapshot, UseShare};
+use leno_config::{CompileCache, Document, DocumentId, Effort, NamespaceUse, Problem, Snapshot, UseShare};
 use leno_control::{Control, PublishSummary};
 use leno_identity::TrustDomain;
 use leno_intake::{Intake, PublishedDocuments, Source as _};
 use leno_model::FunctionId;
+use std::borrow::Cow;
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::block_in_place;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout};
 
-/// Pause after a change, for those that come with it.
-const PAUSE: Duration = Duration::from_millis(5);
-/// Longest such pause, however many changes come.
-const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause after a publication, however long it took.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// Pause before a failed publication is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -50,11 +53,14 @@ pub enum NodeScope {
     Mesh,
 }
 
+/// The result for each object. Publications share those that are the same.
+pub type Reports = BTreeMap<DocumentId, Arc<Report>>;
+
 /// The last publication.
 #[derive(Clone, Debug, Default)]
 pub struct Publication {
     /// Its result for each object.
-    pub reports: BTreeMap<DocumentId, Report>,
+    pub reports: Reports,
     /// Why it is not in force; `None`: it is.
     pub failure: Option<String>,
     /// A text that is the same for controllers that have published the same versions of all objects.
@@ -63,16 +69,18 @@ pub struct Publication {
 
 impl Publication {
     /// The publication with these results.
-    pub fn new(reports: BTreeMap<DocumentId, Report>, failure: Option<String>) -> Self {
+    pub fn new(reports: Reports, failure: Option<String>) -> Self {
         let mut text = String::new();
-        for (id, Report { verdict, .. }) in &reports {
+        for (id, report) in &reports {
+            let verdict = &report.verdict;
             let earlier = match &verdict.in_force {
-                InForce::Present => "present".to_owned(),
-                InForce::Earlier(generation, _) => generation.to_string(),
-                InForce::Denial => "denial".to_owned(),
-                InForce::Nothing => "nothing".to_owned(),
+                InForce::Present => Cow::from("present"),
+                InForce::Earlier(generation, _) => generation.to_string().into(),
+                InForce::Denial => "denial".into(),
+                InForce::Nothing => "nothing".into(),
             };
-            text.push_str(&format!("{id} {} {} {earlier}\n", verdict.uid, verdict.generation));
+            // Writing to a text does not fail.
+            let _ = writeln!(text, "{id} {} {} {earlier}", verdict.uid, verdict.generation);
         }
         let failed = if failure.is_some() { "failed " } else { "" };
         let digest = format!("{failed}{}", leno_config::module_hash(text.as_bytes()));
@@ -96,6 +104,8 @@ pub struct Counts {
 pub struct Inbox {
     state: Mutex<State>,
     changed: Notify,
+    /// Results of the last compilation.
+    cache: CompileCache,
     /// The status of each object, as the API server has it.
     pub seen: SeenStatuses,
 }
@@ -129,11 +139,12 @@ impl Inbox {
         }
     }
 
-    /// Waits for changes, and for those that come with them.
-    async fn changes(&self) {
-        self.changed.notified().await;
-        let last = Instant::now() + LONGEST_PAUSE;
-        while timeout_at(last.min(Instant::now() + PAUSE), self.changed.notified()).await.is_ok() {}
+    /// Waits for changes, and until the time of the next publication.
+    async fn changes(&self, next: Instant) {
+        while self.state().changed.is_none() {
+            self.changed.notified().await;
+        }
+        sleep_until(next).await;
     }
 
     /// The trust domain of the Mesh object, or else the default.
@@ -143,7 +154,8 @@ impl Inbox {
     pub fn trust_domain(&self) -> Result<TrustDomain, Vec<Problem>> {
         let objects = self.state().objects.clone();
         let documents: Vec<&Document> = objects.meshes().collect::<Result<_, _>>().map_err(<[Problem]>::to_vec)?;
-        let snapshot = ClusterDocuments(&documents, BTreeSet::new()).compile(&Effort::unbounded())?;
+        let documents = ClusterDocuments { documents: &documents, in_force: BTreeSet::new(), cache: None };
+        let snapshot = documents.compile(&Effort::unbounded())?;
         Ok(snapshot.mesh_config().trust_domain.clone())
     }
 
@@ -173,12 +185,14 @@ impl Publisher {
     pub async fn run(self) -> Infallible {
         let mut in_force = None;
         loop {
-            match self.publish(&mut in_force).await {
-                Ok(()) => self.inbox.changes().await,
-                Err(()) => {
-                    // What failed may succeed later.
-                    let _ = timeout(AGAIN, self.inbox.changes()).await;
-                }
+            let begin = Instant::now();
+            let outcome = self.publish(&mut in_force).await;
+            let (end, took) = (Instant::now(), begin.elapsed());
+            let changes = self.inbox.changes(end + took.min(LONGEST_PAUSE));
+            match outcome {
+                Ok(()) => changes.await,
+                // What failed may succeed later.
+                Err(()) => drop(timeout(AGAIN, changes).await),
             }
         }
     }
@@ -207,7 +221,9 @@ impl Publisher {
         };
         let failure = match (&selected, published) {
             (Ok(selection), Ok(summary)) => {
-                Arc::make_mut(&mut self.inbox.state().objects).in_force(selection);
+                if selection.has_new() {
+                    Arc::make_mut(&mut self.inbox.state().objects).in_force(selection);
+                }
                 let micros = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
                 self.counts.published.fetch_add(1, Ordering::Relaxed);
                 self.counts.micros.fetch_add(micros, Ordering::Relaxed);
@@ -223,7 +239,7 @@ impl Publisher {
             }
         };
         let reports = match &selected {
-            Ok(selection) => reports(selection),
+            Ok(selection) => reports(selection, &self.publications.borrow().reports),
             Err(_) => self.publications.borrow().reports.clone(),
         };
         let outcome = if failure.is_none() { Ok(()) } else { Err(()) };
@@ -234,8 +250,10 @@ impl Publisher {
     fn select(&self, state: &State) -> Result<Selection, Vec<Problem>> {
         let bundle = self.control.bundle();
         let domain = bundle.trust_domain();
-        let check = |documents: &[&Document], before: BTreeSet<DocumentId>| {
-            let snapshot = self.intake.check(ClusterDocuments(documents, before), &Effort::unbounded())?;
+        let check = |documents: &[&Document], in_force: BTreeSet<DocumentId>| {
+            let cache = Some(self.inbox.cache.clone());
+            let source = ClusterDocuments { documents, in_force, cache };
+            let snapshot = self.intake.check(source, &Effort::unbounded())?;
             let mut problems = other_trust_domain(&snapshot, documents, domain);
             if problems.is_empty() {
                 problems = over_quota(&snapshot, documents);
@@ -267,8 +285,9 @@ fn over_quota(snapshot: &Snapshot, documents: &[&Document]) -> Vec<Problem> {
     for document in documents.iter().filter(|document| !document.id().namespace.is_empty()) {
         uses.entry(&document.id().namespace).or_default().document_bytes += document.text().len() as u64;
     }
-    let (nothing, order) = (NamespaceUse::default(), documents.iter().map(|document| document.id()).zip(0..));
-    let order: BTreeMap<&DocumentId, usize> = order.collect();
+    let nothing = NamespaceUse::default();
+    let order: LazyCell<BTreeMap<&DocumentId, usize>, _> =
+        LazyCell::new(|| documents.iter().map(|document| document.id()).zip(0..).collect());
     let mut problems = Vec::new();
     for (namespace, used) in uses {
         for overrun in used.overruns(snapshot.quota(namespace), &nothing) {
@@ -284,27 +303,26 @@ fn over_quota(snapshot: &Snapshot, documents: &[&Document]) -> Vec<Problem> {
     problems
 }
 
-fn reports(selection: &Selection) -> BTreeMap<DocumentId, Report> {
-    let snapshot = &selection.snapshot;
-    let mut targets: BTreeMap<String, BTreeSet<FunctionId>> = BTreeMap::new();
-    for function in snapshot.functions() {
-        for policy in snapshot.policies(function) {
-            targets.entry(policy).or_default().insert(function.clone());
-        }
+/// The result for each object. Those that are as `before` are shared with it.
+fn reports(selection: &Selection, before: &Reports) -> Reports {
+    let mut targets = selection.snapshot.policy_targets();
+    let mut warnings: BTreeMap<PathBuf, Vec<Problem>> = BTreeMap::new();
+    for warning in selection.snapshot.warnings() {
+        warnings.entry(warning.file.clone()).or_default().push(warning.clone());
     }
-    let mut warnings: BTreeMap<String, Vec<Problem>> = BTreeMap::new();
-    for warning in snapshot.warnings() {
-        warnings.entry(warning.file.display().to_string()).or_default().push(warning.clone());
-    }
-    let report = |(id, verdict): (&DocumentId, &Verdict)| {
+    let (mut reports, mut before) = (Vec::with_capacity(selection.verdicts.len()), before.iter().peekable());
+    for (id, verdict) in &selection.verdicts {
         let scope = match &*id.kind {
-            "Policy" => NodeScope::Hosts(targets.remove(&format!("{}/{}", id.namespace, id.name)).unwrap_or_default()),
+            "Policy" => NodeScope::Hosts(targets.remove(&(&*id.namespace, &*id.name)).unwrap_or_default()),
             _ => NodeScope::Mesh,
         };
-        let warnings = warnings.remove(&id.to_string()).unwrap_or_default();
-        (id.clone(), Report { verdict: verdict.clone(), warnings, scope })
-    };
-    selection.verdicts.iter().map(report).collect()
+        let warnings = if warnings.is_empty() { None } else { warnings.remove(Path::new(&id.to_string())) };
+        let report = Report { verdict: verdict.clone(), warnings: warnings.unwrap_or_default(), scope };
+        while before.next_if(|(earlier, _)| *earlier < id).is_some() {}
+        let same = before.next_if(|(earlier, before)| *earlier == id && ***before == report);
+        reports.push((id.clone(), same.map_or_else(|| Arc::new(report), |(_, before)| before.clone())));
+    }
+    reports.into_iter().collect()
 }
 
 /// The first problems.

@@ -15,6 +15,7 @@ use kube::Client;
 use leno_control::{Authorities, Control, Store, Transaction};
 use leno_identity::TrustDomain;
 use leno_intake::Intake;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,6 +25,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
+/// The kind with the trust domain.
+const MESH: &str = "Mesh";
 /// Pause before an unusable Mesh object is looked at again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long the Lease may take to be given back at the end.
@@ -130,7 +133,7 @@ async fn serve(options: &Options, client: Client, identity: &str, leads: watch::
         },
     };
     let server = ApiServer::new(client.clone());
-    let (complete, is_complete) = watch::channel(0);
+    let (complete, is_complete) = watch::channel(BTreeSet::new());
     let documents = futures_util::future::join_all(KINDS.iter().zip(&counts.documents).map(|(kind, counts)| {
         let watch = Watch::all(Kind { group: GROUP, version: VERSION, plural: kind.plural, name: kind.name });
         let (server, inbox, complete, mut is_first) = (&server, &inbox, &complete, true);
@@ -139,7 +142,9 @@ async fn serve(options: &Options, client: Client, identity: &str, leads: watch::
                 .watch(&watch, counts, |change| {
                     inbox.change_objects(kind, change);
                     if std::mem::take(&mut is_first) {
-                        complete.send_modify(|count| *count += 1);
+                        complete.send_modify(|kinds: &mut BTreeSet<&str>| {
+                            kinds.insert(kind.name);
+                        });
                     }
                 })
                 .await
@@ -147,11 +152,24 @@ async fn serve(options: &Options, client: Client, identity: &str, leads: watch::
     }));
     let serve = async {
         let mut is_complete = is_complete;
-        is_complete.wait_for(|count| *count == KINDS.len()).await?;
+        // The authority needs the Mesh alone. Long lists of other kinds do not keep the others waiting.
+        is_complete.wait_for(|kinds| kinds.contains(MESH)).await?;
         let domain = trust_domain(&inbox, &waiting).await;
-        waiting.send_replace("waits for the Secret of the authority".to_owned());
         let secret = AuthoritySecret::new(client.clone(), &options.namespace, &options.ca_secret, domain);
-        let (authority, pem) = secret.open(&leads).await;
+        let mut trouble = secret.trouble();
+        let waits = async {
+            loop {
+                let reason = trouble.borrow_and_update().clone();
+                waiting.send_replace(format!("waits for the authority in the Secret {}: {reason}", options.ca_secret));
+                if trouble.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        let (authority, pem) = tokio::select! {
+            opened = secret.open(&leads) => opened,
+            never = waits => match never {},
+        };
         let control = block_in_place(|| {
             Control::with_authorities(
                 Authorities::in_memory(authority),
@@ -160,8 +178,13 @@ async fn serve(options: &Options, client: Client, identity: &str, leads: watch::
             )
         })?;
         let peers = Peers::new(client.clone(), &options.namespace, identity);
-        waiting.send_replace("waits for controllers that change the authority".to_owned());
-        secret.join(&control, &peers).await;
+        secret.join(&control, &peers, |reason| drop(waiting.send_replace(reason))).await;
+        let missing = |kinds: &BTreeSet<&str>| {
+            let missing: Vec<&str> = KINDS.iter().map(|kind| kind.name).filter(|name| !kinds.contains(name)).collect();
+            missing.join(", ")
+        };
+        waiting.send_replace(format!("reads objects from the API server: {}", missing(&is_complete.borrow())));
+        is_complete.wait_for(|kinds| kinds.len() == KINDS.len()).await?;
         let account = ObjectKey { namespace: options.namespace.clone(), name: options.agent_account.clone() };
         control.set_join_verifier(Arc::new(TokenReviewer::new(server.clone(), account)));
         waiting.send_replace("reads pods from the API server".to_owned());
@@ -195,6 +218,7 @@ async fn serve(options: &Options, client: Client, identity: &str, leads: watch::
             inbox: inbox.clone(),
             peers: peers.clone(),
             captures: captured.clone(),
+            authority: secret.trouble(),
             counts: written,
         };
         let serving = async {

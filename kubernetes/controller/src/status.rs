@@ -10,7 +10,7 @@ mod writer;
 
 pub(crate) use capture_reporter::CaptureReporter;
 pub use captures::Captures;
-pub use conditions::{CAPTURED, PROGRAMMED, status_of};
+pub use conditions::{AUTHORITY, CAPTURED, PROGRAMMED, status_of};
 pub(crate) use events::EventWriter;
 pub use peers::Peers;
 pub use programming::{NodeProgress, PeerReport, Programming};

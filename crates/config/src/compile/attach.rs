@@ -1,7 +1,8 @@
 //! Which policies apply to which functions.
 
+use super::cache::{Results, repeat};
 use super::label;
-use super::{Context, TypedDocument, fields, regex, template};
+use super::{Context, Documents, TypedDocument, fields, regex, template};
 use crate::document;
 use crate::problem::{Origin, Problem, Scope};
 use crate::snapshot::{Function, Policy};
@@ -17,17 +18,30 @@ use std::sync::Arc;
 /// other.
 pub(super) fn attach(
     context: &Context<'_>,
-    documents: &[Arc<TypedDocument<document::Policy>>],
-    policies: &[Policy],
+    (documents, policies): (&Documents, &[Arc<Policy>]),
     functions: &mut BTreeMap<FunctionId, Function>,
+    cache: &mut Results,
     problems: &RefCell<Vec<Problem>>,
 ) {
+    let documents = &documents.policies[..];
     let mut order: Vec<usize> = (0..policies.len()).collect();
     order.sort_by_key(|index| (&policies[*index].name, &policies[*index].namespace));
     for index in order.into_iter().take_while(|_| !context.effort.is_over()) {
-        let root = documents[index].scope(problems);
-        for id in selected(context, &root.field("spec"), &documents[index].document, functions) {
-            functions.entry(id).and_modify(|function| function.policies.push(index));
+        let found;
+        let selected = match cache.selected(&documents[index]) {
+            Some((selected, doubts)) => {
+                repeat(context.doubts, doubts);
+                selected
+            }
+            None => {
+                found = kept(context, &documents[index], functions, cache, problems);
+                &found
+            }
+        };
+        for id in selected {
+            if let Some(function) = functions.get_mut(id) {
+                function.policies.push(index);
+            }
         }
     }
     regexes(documents, policies, functions, problems);
@@ -77,11 +91,11 @@ pub(super) fn attach(
 /// Reports a function whose regular expressions together are too large.
 fn regexes(
     documents: &[Arc<TypedDocument<document::Policy>>],
-    policies: &[Policy],
+    policies: &[Arc<Policy>],
     functions: &BTreeMap<FunctionId, Function>,
     problems: &RefCell<Vec<Problem>>,
 ) {
-    let sizes: Vec<usize> = policies.iter().map(regex::size).collect();
+    let sizes: Vec<usize> = policies.iter().map(|policy| regex::size(policy)).collect();
     if sizes.iter().sum::<usize>() <= regex::LARGEST_TOTAL {
         return;
     }
@@ -103,7 +117,7 @@ fn regexes(
 /// can never match.
 fn separators(
     documents: &[Arc<TypedDocument<document::Policy>>],
-    policies: &[Policy],
+    policies: &[Arc<Policy>],
     functions: &BTreeMap<FunctionId, Function>,
     problems: &RefCell<Vec<Problem>>,
 ) {
@@ -123,6 +137,24 @@ fn separators(
             root.field("spec").field(field).problem(message, fix);
         }
     }
+}
+
+/// The functions that a policy names or selects, which are kept for the next compilation.
+fn kept(
+    context: &Context<'_>,
+    placed: &Arc<TypedDocument<document::Policy>>,
+    functions: &BTreeMap<FunctionId, Function>,
+    cache: &mut Results,
+    problems: &RefCell<Vec<Problem>>,
+) -> BTreeSet<FunctionId> {
+    context.begin_lookups();
+    let before = context.doubts.borrow().len();
+    let root = placed.scope(problems);
+    let selected = selected(context, &root.field("spec"), &placed.document, functions);
+    if problems.borrow().is_empty() {
+        cache.keep_selected(placed, &selected, &context.doubts.borrow()[before..], context.lookups.take());
+    }
+    selected
 }
 
 /// The functions that a policy names or selects.
@@ -175,6 +207,7 @@ fn selected(
         }
         return selected;
     };
+    context.search_all();
     label::check(&scope.field("selectorExpressions"), &spec.selector_expressions);
     let selector = document::LabelSelector { labels: Some(labels), expressions: &spec.selector_expressions };
     let own = [own.clone()];

@@ -192,7 +192,7 @@ fn cache(scope: &Scope<'_>, section: &document::AuthorizerCache) -> leno_model::
 pub(super) fn connect(
     context: &Context<'_>,
     documents: &[Arc<TypedDocument<document::Policy>>],
-    policies: &mut [Policy],
+    policies: &mut [Arc<Policy>],
     functions: &mut BTreeMap<FunctionId, Function>,
     problems: &RefCell<Vec<Problem>>,
 ) {
@@ -200,6 +200,10 @@ pub(super) fn connect(
         return;
     }
     for (placed, policy) in documents.iter().zip(policies.iter_mut()) {
+        if policy.authorizers.is_empty() {
+            continue;
+        }
+        let policy = Arc::make_mut(policy);
         let root = placed.scope(problems);
         let spec = root.field("spec");
         let list = spec.field("externalAuthorization");
@@ -223,7 +227,7 @@ pub(super) fn connect(
     // stay. Once circles are gone, questions can be counted.
     for others_tenant in [true, true, false] {
         for (index, number) in endless(context, documents, policies, functions, (others_tenant, problems)) {
-            let authorizer = &mut policies[index].authorizers[number];
+            let authorizer = &mut Arc::make_mut(&mut policies[index]).authorizers[number];
             (authorizer.service, authorizer.config.authority) = (None, String::new());
         }
     }
@@ -284,7 +288,7 @@ pub(super) fn reached(
 fn endless(
     context: &Context<'_>,
     documents: &[Arc<TypedDocument<document::Policy>>],
-    policies: &[Policy],
+    policies: &[Arc<Policy>],
     functions: &BTreeMap<FunctionId, Function>,
     (others_tenant, problems): (bool, &RefCell<Vec<Problem>>),
 ) -> Vec<(usize, usize)> {
@@ -369,7 +373,7 @@ fn further_questions<'a>(
 fn claims(
     context: &Context<'_>,
     documents: &[Arc<TypedDocument<document::Policy>>],
-    policies: &[Policy],
+    policies: &[Arc<Policy>],
     functions: &BTreeMap<FunctionId, Function>,
     problems: &RefCell<Vec<Problem>>,
 ) {

@@ -36,7 +36,7 @@ struct Member {
 pub(super) fn chains(
     context: &Context<'_>,
     documents: &Documents,
-    policies: &mut [Policy],
+    policies: &mut [Arc<Policy>],
     functions: &mut BTreeMap<FunctionId, Function>,
     problems: &RefCell<Vec<Problem>>,
 ) {
@@ -57,7 +57,7 @@ pub(super) fn chains(
     called.by_the_gateway();
     external::sever(functions, called.by_callers());
     for (index, number) in called.by_policies(policies, functions) {
-        policies[index].authorizers[number].service = None;
+        Arc::make_mut(&mut policies[index]).authorizers[number].service = None;
     }
 }
 
@@ -282,7 +282,7 @@ impl EntryCheck<'_> {
 
     /// Authorizers are called in the name of the function that is asked about. Returns authorizers
     /// of other namespaces, which are not asked as long as the chain is as it is.
-    fn by_policies(&self, policies: &[Policy], functions: &BTreeMap<FunctionId, Function>) -> Vec<(usize, usize)> {
+    fn by_policies(&self, policies: &[Arc<Policy>], functions: &BTreeMap<FunctionId, Function>) -> Vec<(usize, usize)> {
         let mut severed = Vec::new();
         for (index, (placed, policy)) in self.documents.policies.iter().zip(policies).enumerate() {
             let root = placed.scope(self.problems);

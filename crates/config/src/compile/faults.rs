@@ -168,7 +168,7 @@ fn names<'d>(documents: &'d Documents, functions: &'d BTreeMap<FunctionId, Funct
 /// The faults of all policies, by the namespaces and names of their routes.
 pub(super) struct RouteFaults<'a> {
     by_route: BTreeMap<(&'a str, &'a str), Vec<RouteFault<'a>>>,
-    policies: &'a [Policy],
+    policies: &'a [Arc<Policy>],
 }
 
 /// A fault and one of its routes.
@@ -183,14 +183,14 @@ impl<'a> RouteFaults<'a> {
     /// Sorts the faults by the names of their policies. Reports namespaces with too many.
     pub(super) fn new(
         documents: &[Arc<TypedDocument<document::Policy>>],
-        policies: &'a [Policy],
+        policies: &'a [Arc<Policy>],
         problems: &RefCell<Vec<Problem>>,
     ) -> Self {
         let mut order: Vec<usize> = (0..policies.len()).filter(|index| !policies[*index].faults.is_empty()).collect();
         order.sort_by_key(|index| (&policies[*index].namespace, &policies[*index].name));
         let (mut by_route, mut counts) = (BTreeMap::<_, Vec<RouteFault<'_>>>::new(), BTreeMap::new());
         for index in order {
-            let Policy { namespace, faults, .. } = &policies[index];
+            let Policy { namespace, faults, .. } = &*policies[index];
             let count = counts.entry(&**namespace).or_insert(0);
             if *count <= MAX_OF_NAMESPACE && *count + faults.len() > MAX_OF_NAMESPACE {
                 let root = documents[index].scope(problems);
@@ -276,7 +276,7 @@ impl<'a> RouteFaults<'a> {
         let of = |policy: &'a Policy| {
             policy.faults.iter().filter(|fault| !fault.is_over).map(move |fault| status(policy, fault))
         };
-        let mut statuses: Vec<FaultStatus> = self.policies.iter().flat_map(of).collect();
+        let mut statuses: Vec<FaultStatus> = self.policies.iter().map(|policy| &**policy).flat_map(of).collect();
         statuses.sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
         statuses
     }

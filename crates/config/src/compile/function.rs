@@ -1,6 +1,7 @@
 //! A Function document.
 
 use super::arguments::Arguments;
+use super::cache::Results;
 use super::fields::{self, DAY, MILLISECOND};
 use super::process::{self, Kind};
 use super::revisions::{self, RevisionContent};
@@ -41,13 +42,17 @@ pub(super) const INSTANCE_FIELDS: [&str; 12] = [
 /// Functions by name; each name may appear once.
 pub(super) fn names(
     functions: &[Arc<TypedDocument<document::Function>>],
+    cache: &Results,
     problems: &RefCell<Vec<Problem>>,
 ) -> BTreeMap<FunctionId, usize> {
     let mut names = BTreeMap::new();
     for (index, placed) in functions.iter().enumerate() {
         let root = placed.scope(problems);
         let metadata = root.field("metadata");
-        let Some(id) = fields::id(&metadata, &placed.document.metadata) else { continue };
+        let document::Metadata { name, namespace, .. } = &placed.document.metadata;
+        let known = || FunctionId { namespace: namespace.clone(), name: name.clone() };
+        let id = cache.has(placed).then(known).or_else(|| fields::id(&metadata, &placed.document.metadata));
+        let Some(id) = id else { continue };
         if let Some(first) = names.get(&id) {
             let first: &Arc<TypedDocument<document::Function>> = &functions[*first];
             let message = format!("there is another function `{id}`, in {}", first.scope(problems).line());

@@ -29,6 +29,20 @@ impl<'a> Issuers<'a> {
         Self { namespaces }
     }
 
+    /// Whether the issuers and their namespaces are these.
+    pub(super) fn are(&self, others: &BTreeMap<String, BTreeSet<String>>) -> bool {
+        let is_same = |((one, about), (other, of)): ((&&str, &BTreeSet<&str>), (&String, &BTreeSet<String>))| {
+            one == other && about.iter().copied().eq(of.iter().map(String::as_str))
+        };
+        self.namespaces.len() == others.len() && self.namespaces.iter().zip(others).all(is_same)
+    }
+
+    /// The issuers and their namespaces.
+    pub(super) fn to_owned(&self) -> BTreeMap<String, BTreeSet<String>> {
+        let owned = |names: &BTreeSet<&str>| names.iter().map(|name| (*name).to_owned()).collect();
+        self.namespaces.iter().map(|(issuer, about)| ((*issuer).to_owned(), owned(about))).collect()
+    }
+
     /// The issuers that a document of a namespace can mean. A request may come from a tenant, who
     /// must not learn other namespaces' issuers, and whose documents must not be refused because of
     /// them.

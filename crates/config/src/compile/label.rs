@@ -52,7 +52,7 @@ pub(super) fn callers(
         let wanted = if namespaces.any.is_empty() { namespace == own } else { meets(&namespaces.any, namespace) };
         wanted && !meets(&namespaces.none, namespace)
     };
-    let found = context.labels.iter().filter(|(id, labels)| looks_in(&id.namespace) && selector.holds(labels));
+    let found = context.labels().iter().filter(|(id, labels)| looks_in(&id.namespace) && selector.holds(labels));
     let mut identities: Vec<String> = found.map(|(id, _)| context.identity(id).to_string()).collect();
     identities.sort_unstable();
     identities.dedup();

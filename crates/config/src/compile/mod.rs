@@ -6,6 +6,7 @@ mod attach;
 mod authentication;
 mod authorization;
 mod authorizer;
+pub(crate) mod cache;
 mod callee_rules;
 mod chain;
 mod confine;
@@ -48,6 +49,8 @@ mod warnings;
 mod wasm;
 
 pub(crate) use self::authentication::read as read_key_set;
+pub use self::cache::CompileCache;
+use self::cache::Lookups;
 pub(crate) use self::process::words;
 pub use self::resilience::retry_condition;
 pub use self::warnings::rules_without_effect;
@@ -57,14 +60,13 @@ use crate::effort::Effort;
 use crate::foreign::ForeignDocument;
 use crate::namespace::Namespaces;
 use crate::namespace_object::NamespaceObject;
-use crate::permissions;
 use crate::problem::{Origin, Problem, Scope};
 use crate::secrets::SecretSet;
-use crate::snapshot::{Policy, QuotaUses, Read, Snapshot};
+use crate::snapshot::{QuotaUses, Read, Snapshot};
 use crate::yaml::Node;
 use leno_gateway_api::{KIND_NAMES, Resource};
 use leno_model::FunctionId;
-use leno_model::{Isolation, ModuleHash, Pods, SpiffeId, TrustDomain};
+use leno_model::{Isolation, ModuleHash, SpiffeId, TrustDomain};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -132,6 +134,8 @@ pub struct Documents {
     pub in_force: BTreeSet<DocumentId>,
     /// The bound on the time of compilation.
     pub effort: Effort,
+    /// Results of the last compilation of such documents; `None`: none are kept.
+    pub cache: Option<CompileCache>,
 }
 
 impl Documents {
@@ -198,10 +202,12 @@ struct Context<'a> {
     /// External documents that have an authorizer, which is asked in their name: they have no other
     /// callees.
     asking: BTreeSet<FunctionId>,
-    /// Labels of functions and jobs.
+    /// Labels of functions and jobs: see [`Context::labels`].
     labels: BTreeMap<&'a FunctionId, &'a document::Labels>,
     /// The service accounts of functions that are pods.
-    accounts: BTreeMap<&'a FunctionId, &'a Pods>,
+    accounts: BTreeMap<&'a FunctionId, pods::Accounts<'a>>,
+    /// The facts that were looked up for one document.
+    lookups: RefCell<Lookups>,
     /// Functions may be pods.
     kubernetes: bool,
     incomplete: bool,
@@ -220,7 +226,7 @@ struct Context<'a> {
     namespaces: &'a Namespaces,
     /// The nodes that open connections to external services.
     egress_nodes: document::EgressNodes,
-    /// The issuers of all authentication sections.
+    /// The issuers of all authentication sections: see [`Context::known_issuers`].
     issuers: issuers::Issuers<'a>,
     /// Files that documents refer to.
     inputs: &'a RefCell<Vec<PathBuf>>,
@@ -229,18 +235,56 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// The numbers of problems and doubts that were found so far, and of files that were read.
+    fn found(&self, problems: &RefCell<Vec<Problem>>) -> (usize, usize, usize, usize) {
+        let files = (self.inputs.borrow().len(), self.modules.borrow().len());
+        (problems.borrow().len(), self.doubts.borrow().len(), files.0, files.1)
+    }
+
+    /// Begins to record what is looked up for one document.
+    fn begin_lookups(&self) {
+        self.lookups.take();
+    }
+
+    fn looked_up(&self, id: &FunctionId) {
+        let mut lookups = self.lookups.borrow_mut();
+        if !lookups.ids.contains(id) {
+            lookups.ids.insert(id.clone());
+        }
+    }
+
     /// All functions, jobs and External documents, by name.
     fn all(&self) -> impl Iterator<Item = &BTreeMap<FunctionId, usize>> {
+        self.search_all();
         [self.functions, self.jobs, self.externals].into_iter()
     }
 
+    /// Records that the result for this document depends on all functions.
+    fn search_all(&self) {
+        self.lookups.borrow_mut().all = true;
+    }
+
+    /// Labels of functions and jobs.
+    fn labels(&self) -> &BTreeMap<&FunctionId, &document::Labels> {
+        self.search_all();
+        &self.labels
+    }
+
+    /// The issuers that a document of a namespace can mean.
+    fn known_issuers(&self, namespace: &str, origin: Origin) -> impl Iterator<Item = &str> {
+        self.lookups.borrow_mut().issuers = true;
+        self.issuers.known_to(namespace, origin)
+    }
+
     fn has(&self, id: &FunctionId) -> bool {
-        self.all().any(|names| names.contains_key(id))
+        self.looked_up(id);
+        [self.functions, self.jobs, self.externals].into_iter().any(|names| names.contains_key(id))
     }
 
     /// The identity of a function or job.
     fn identity(&self, id: &FunctionId) -> SpiffeId {
-        let account = self.accounts.get(id).and_then(|pods| pods.identity(self.trust_domain, &id.namespace).ok());
+        self.looked_up(id);
+        let account = self.accounts.get(id).and_then(|accounts| accounts.identity.clone());
         account.unwrap_or_else(|| SpiffeId::of_function(self.trust_domain, id))
     }
 }
@@ -263,17 +307,22 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     let namespaces = namespaces::namespaces(documents, problems);
     let secrets = stored_secret::secrets(documents, problems);
     let route_uses = gateway_api::uses(&documents.gateway_api, problems);
-    let names = function::names(&documents.functions, problems);
+    let unshared = CompileCache::default();
+    let mut cache = documents.cache.as_ref().unwrap_or(&unshared).lock();
+    let names = function::names(&documents.functions, &cache, problems);
     let jobs = job::names(&documents.jobs, &documents.functions, &names, problems);
     let externals = external::names(&documents.externals, |id| taken(documents, &names, &jobs, id, problems), problems);
+    let (asking, issuers) = (authorizer::asking(&documents.policies), issuers::Issuers::of(&documents.policies));
+    cache.begin(documents, (&names, &externals), (&asking, &issuers));
     let context = Context {
         trust_domain: &mesh.trust_domain,
         functions: &names,
         jobs: &jobs,
         externals: &externals,
-        asking: authorizer::asking(&documents.policies),
+        asking,
         labels: labels(documents, &names, &jobs),
-        accounts: pods::accounts(documents, &names),
+        accounts: pods::accounts(documents, &names, &mesh.trust_domain, &mut cache),
+        lookups: RefCell::default(),
         kubernetes: documents.kubernetes,
         incomplete: documents.incomplete,
         secrets: &secrets,
@@ -284,7 +333,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         isolation: documents.meshes.first().map(|mesh| mesh.document.spec.instances.isolation).unwrap_or_default(),
         namespaces: &namespaces,
         egress_nodes: documents.meshes.first().map(|mesh| mesh.document.spec.egress.nodes).unwrap_or_default(),
-        issuers: issuers::Issuers::of(&documents.policies),
+        issuers,
         inputs: &inputs,
         modules: &modules,
     };
@@ -292,8 +341,15 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     let going_on = |_: &_| !documents.effort.is_over();
     for (id, index) in names.iter().take_while(going_on) {
         let placed = &documents.functions[*index];
-        let scope = placed.scope(problems);
-        functions.insert(id.clone(), function::function(&context, &scope, id, &placed.document, &mesh));
+        let function = cache.function(placed).unwrap_or_else(|| {
+            let found = context.found(problems);
+            let function = function::function(&context, &placed.scope(problems), id, &placed.document, &mesh);
+            if found == context.found(problems) && found.0 == 0 {
+                cache.keep_function(placed, &function);
+            }
+            function
+        });
+        functions.insert(id.clone(), function);
     }
     for (id, index) in jobs.iter().take_while(going_on) {
         let placed = &documents.jobs[*index];
@@ -307,18 +363,11 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     let grants = hosts::grants(&documents.namespace_quotas, &namespaces, problems);
     let mut claims = hosts::Claims::new(grants);
     hosts::belong(&documents.functions, &names, &mut claims, problems);
-    let mut policies: Vec<_> = documents
-        .policies
-        .iter()
-        // Each index needs its policy, so policies that come too late are replaced by an empty one.
-        .map(|placed| match documents.effort.is_over() {
-            true => Policy::default(),
-            false => policy::policy(&context, &placed.scope(problems), &placed.document),
-        })
-        .collect();
+    let mut policies: Vec<_> =
+        documents.policies.iter().map(|placed| policy::kept(&context, placed, &mut cache, problems)).collect();
     policy::names(&documents.policies, problems);
-    attach::attach(&context, &documents.policies, &policies, &mut functions, problems);
-    pods::shared_accounts(&context, (documents, &policies), &functions, problems);
+    attach::attach(&context, (documents, &policies), &mut functions, &mut cache, problems);
+    pods::shared_accounts(&context, (documents, &policies), &functions, &mut cache, problems);
     namespaces::engines(&documents.policies, &policies, &functions, &namespaces, problems);
     chain::chains(&context, documents, &mut policies, &mut functions, problems);
     authorizer::connect(&context, &documents.policies, &mut policies, &mut functions, problems);
@@ -345,7 +394,8 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         doubts.extend(stored_secret::exposed(&documents.stored_secrets));
         doubts.extend(documents.skipped.iter().cloned());
         let routes = (&routes, &compiled_routes[..]);
-        warnings::find(&mesh, documents, &policies, &functions, [&names, &jobs, &externals], routes, doubts)
+        let policies = (&policies[..], &mut *cache);
+        warnings::find(&mesh, documents, policies, &functions, [&names, &jobs, &externals], routes, doubts)
     } else {
         Default::default()
     };
@@ -353,7 +403,8 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     let mesh_file = documents.meshes.first().map(|placed| placed.file.clone()).unwrap_or_default();
     let (version, read) = (String::new(), Read::default());
     let mesh_origin = documents.meshes.first().map(|placed| placed.origin).unwrap_or_default();
-    let fingerprints = documents.policies.iter().map(|placed| permissions::fingerprint(&placed.document)).collect();
+    let fingerprints = documents.policies.iter().map(|placed| cache.fingerprint(placed)).collect();
+    cache.end();
     Snapshot {
         version,
         read,

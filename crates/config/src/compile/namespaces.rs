@@ -60,7 +60,7 @@ pub(super) fn namespaces(documents: &Documents, problems: &RefCell<Vec<Problem>>
 /// include.
 pub(super) fn engines(
     documents: &[Arc<TypedDocument<document::Policy>>],
-    policies: &[snapshot::Policy],
+    policies: &[Arc<snapshot::Policy>],
     functions: &BTreeMap<FunctionId, snapshot::Function>,
     namespaces: &Namespaces,
     problems: &RefCell<Vec<Problem>>,

@@ -1,26 +1,43 @@
 //! Functions that are pods of Kubernetes, and the service accounts that they share.
 
+use super::cache::{Results, repeat};
 use super::function::INSTANCE_FIELDS;
 use super::{Context, Documents, fields};
 use crate::document::LabelSelector;
 use crate::document_id::DocumentId;
 use crate::problem::{Problem, Scope};
 use crate::snapshot::{Function, Policy};
-use leno_model::{FunctionId, PodMode, Pods, Run, SpiffeId};
+use leno_model::{FunctionId, PodMode, Pods, Run, SpiffeId, TrustDomain};
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Longest name of a service account in Kubernetes.
 const MAX_ACCOUNT: usize = 253;
 
-/// The pods of functions that have any.
+/// The service accounts of a function that has pods.
+pub(super) struct Accounts<'a> {
+    /// The identity of its account; `None`: the account cannot be one.
+    pub identity: Option<SpiffeId>,
+    /// The other accounts of its pods.
+    pub others: &'a [String],
+}
+
+/// The service accounts of functions that have pods.
 pub(super) fn accounts<'a>(
     documents: &'a Documents,
     names: &'a BTreeMap<FunctionId, usize>,
-) -> BTreeMap<&'a FunctionId, &'a Pods> {
-    let pods =
-        |(id, index): (&'a FunctionId, &usize)| Some((id, documents.functions[*index].document.spec.pods.as_ref()?));
-    names.iter().filter_map(pods).collect()
+    trust_domain: &TrustDomain,
+    cache: &mut Results,
+) -> BTreeMap<&'a FunctionId, Accounts<'a>> {
+    let account = |(id, index): (&'a FunctionId, &usize)| {
+        let placed = &documents.functions[*index];
+        let pods = placed.document.spec.pods.as_ref();
+        let identity = cache.identity(placed, || pods?.identity(trust_domain, &id.namespace).ok());
+        pods.map(|pods| (id, Accounts { identity, others: &pods.other_accounts }))
+    };
+    names.iter().filter_map(account).collect()
 }
 
 /// `spec.pods` of a function.
@@ -72,21 +89,30 @@ pub(super) fn identity_of_none(context: &Context<'_>, id: &FunctionId) -> String
 /// unless its policy is in force: the start of another workload must not end calls.
 pub(super) fn shared_accounts(
     context: &Context<'_>,
-    (documents, policies): (&Documents, &[Policy]),
+    (documents, policies): (&Documents, &[Arc<Policy>]),
     functions: &BTreeMap<FunctionId, Function>,
+    cache: &mut Results,
     problems: &RefCell<Vec<Problem>>,
 ) {
     if context.accounts.is_empty() {
         return;
     }
-    let mut of_identity: BTreeMap<_, Vec<&FunctionId>> = BTreeMap::new();
+    let mut of_identity: BTreeMap<Cow<'_, SpiffeId>, Vec<&FunctionId>> = BTreeMap::new();
     for (id, _) in functions.iter().filter(|(_, function)| !matches!(function.run, Run::Egress(_))) {
-        of_identity.entry(context.identity(id)).or_default().push(id);
+        let account = context.accounts.get(id).and_then(|accounts| accounts.identity.as_ref());
+        let identity = account.map_or_else(|| Cow::Owned(context.identity(id)), Cow::Borrowed);
+        of_identity.entry(identity).or_default().push(id);
         for identity in other_identities(context, id) {
-            of_identity.entry(identity).or_default().push(id);
+            of_identity.entry(Cow::Owned(identity)).or_default().push(id);
         }
     }
     of_identity.retain(|_, ids| ids.len() > 1 && ids.iter().any(|id| context.accounts.contains_key(id)));
+    let of_identity: BTreeMap<SpiffeId, Vec<&FunctionId>> =
+        of_identity.into_iter().map(|(identity, ids)| (identity.into_owned(), ids)).collect();
+    cache.set_sharers(&of_identity);
+    if of_identity.is_empty() && context.accounts.values().all(|accounts| accounts.others.is_empty()) {
+        return;
+    }
     let enforced = |function: &Function| matches!(&function.run, Run::Pods(pods) if pods.mode == PodMode::Enforced);
     let strict: BTreeSet<usize> =
         functions.values().filter(|function| enforced(function)).flat_map(|it| it.policies.iter().copied()).collect();
@@ -96,6 +122,11 @@ pub(super) fn shared_accounts(
         let namespace = placed.document.metadata.namespace.as_str();
         let id = DocumentId::new("Policy", namespace, &placed.document.metadata.name);
         let is_refused = strict.contains(&index) && !documents.in_force.contains(&id);
+        if let Some(doubts) = cache.sharing(placed, is_refused) {
+            repeat(context.doubts, doubts);
+            continue;
+        }
+        let before = context.doubts.borrow().len();
         let report = |scope: &Scope<'_>, caller: &FunctionId, others: &[&FunctionId]| {
             let (message, fix) = sharing(context, namespace, caller, others);
             match is_refused {
@@ -153,12 +184,15 @@ pub(super) fn shared_accounts(
                 }
             }
         }
+        if problems.borrow().is_empty() {
+            cache.keep_sharing(placed, is_refused, &context.doubts.borrow()[before..]);
+        }
     }
 }
 
 /// The identities of pods of a function that rules do not mean which name it.
 fn other_identities(context: &Context<'_>, id: &FunctionId) -> impl Iterator<Item = SpiffeId> {
-    let accounts = context.accounts.get(id).map(|pods| &*pods.other_accounts).unwrap_or_default();
+    let accounts = context.accounts.get(id).map(|accounts| accounts.others).unwrap_or_default();
     accounts.iter().filter_map(|account| SpiffeId::function(context.trust_domain, &id.namespace, account).ok())
 }
 

@@ -1,5 +1,6 @@
 //! A Policy document.
 
+use super::cache::{Results, repeat};
 use super::{
     Context, TypedDocument, authentication, authorization, authorizer, callee_rules, extension, faults, fields,
     observe, rate_limit, resilience, sidecar,
@@ -13,28 +14,51 @@ use std::sync::Arc;
 
 /// Checks that names are unique in their namespace.
 pub(super) fn names(policies: &[Arc<TypedDocument<document::Policy>>], problems: &RefCell<Vec<Problem>>) {
-    let mut seen: BTreeMap<(&str, &str), String> = BTreeMap::new();
-    for placed in policies {
-        let metadata = &placed.document.metadata;
+    let mut seen: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    let report = |placed: &TypedDocument<document::Policy>, report: &dyn Fn(&Scope<'_>)| {
         let root = placed.scope(problems);
-        let scope = root.field("metadata");
-        let scope = scope.field("name");
-        match seen.get(&(&metadata.namespace, &metadata.name)) {
-            Some(first) => {
-                let message = format!(
-                    "there is another policy `{}` in namespace `{}`, in {first}",
-                    metadata.name, metadata.namespace
-                );
-                scope.problem(message, "give each its own name");
-            }
-            None => {
-                seen.insert((&metadata.namespace, &metadata.name), scope.line());
-            }
+        let metadata = root.field("metadata");
+        report(&metadata.field("name"));
+    };
+    for (index, placed) in policies.iter().enumerate() {
+        let document::Metadata { name, namespace, .. } = &placed.document.metadata;
+        let first = *seen.entry((namespace, name)).or_insert(index);
+        if first != index {
+            report(&policies[first], &|first| {
+                let first = first.line();
+                let message = format!("there is another policy `{name}` in namespace `{namespace}`, in {first}");
+                report(placed, &|scope| scope.problem(&message, "give each its own name"));
+            });
         }
     }
 }
 
-pub(super) fn policy(context: &Context<'_>, root: &Scope<'_>, document: &document::Policy) -> Policy {
+/// The checked policy, if it is kept from the last compilation; otherwise checks it now.
+pub(super) fn kept(
+    context: &Context<'_>,
+    placed: &Arc<TypedDocument<document::Policy>>,
+    cache: &mut Results,
+    problems: &RefCell<Vec<Problem>>,
+) -> Arc<Policy> {
+    // Each index needs its policy, so policies that come too late are replaced by an empty one.
+    if context.effort.is_over() {
+        return Arc::default();
+    }
+    if let Some((policy, doubts)) = cache.policy(placed) {
+        repeat(context.doubts, doubts);
+        return policy.clone();
+    }
+    context.begin_lookups();
+    let (found, doubts) = (context.found(problems), context.doubts.borrow().len());
+    let policy = Arc::new(policy(context, &placed.scope(problems), &placed.document));
+    let now = context.found(problems);
+    if now.0 == 0 && (found.2, found.3) == (now.2, now.3) {
+        cache.keep_policy(placed, &policy, &context.doubts.borrow()[doubts..], context.lookups.take());
+    }
+    policy
+}
+
+fn policy(context: &Context<'_>, root: &Scope<'_>, document: &document::Policy) -> Policy {
     let metadata = root.field("metadata");
     let (namespace, name) = (document.metadata.namespace.as_str(), document.metadata.name.as_str());
     fields::label(&metadata.field("name"), name);

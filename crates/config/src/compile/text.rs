@@ -163,7 +163,7 @@ pub(super) fn principal(
         RequestPrincipal::Text(text) => text,
     };
     let subject_of = |issuer: &str| text.strip_prefix(issuer)?.strip_prefix('/').filter(|subject| !subject.is_empty());
-    let known = context.issuers.known_to(namespace, scope.origin());
+    let known = context.known_issuers(namespace, scope.origin());
     let mut readings = known.filter_map(|issuer| Some((issuer, subject_of(issuer)?)));
     match (readings.next(), readings.next()) {
         (Some((issuer, subject)), None) => {

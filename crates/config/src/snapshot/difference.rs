@@ -2,7 +2,9 @@
 
 use super::{Function, Policy, Snapshot};
 use leno_model::FunctionId;
+use std::cell::LazyCell;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Functions of a snapshot that an earlier one had otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,13 +23,22 @@ impl Snapshot {
         if common != was {
             return None;
         }
-        let name = |policy: &Policy| (policy.namespace.clone(), policy.name.clone());
-        let named: HashMap<_, usize> = self.policies.iter().map(name).zip(0..).collect();
+        fn name(policy: &Arc<Policy>) -> (&str, &str) {
+            (&policy.namespace, &policy.name)
+        }
+        let is_equal = |one: &Arc<Policy>, other: &Arc<Policy>| Arc::ptr_eq(one, other) || one == other;
+        let named = LazyCell::new(|| self.policies.iter().map(name).zip(0..).collect::<HashMap<_, usize>>());
+        // Most policies are where they were.
+        let place = |index: usize, policy: &Arc<Policy>| match self.policies.get(index) {
+            Some(present) if name(present) == name(policy) => Some(index),
+            _ => named.get(&name(policy)).copied(),
+        };
         // The present index of each earlier policy that is the same.
         let same: Vec<Option<usize>> = before
             .policies
             .iter()
-            .map(|policy| named.get(&name(policy)).copied().filter(|index| self.policies[*index] == *policy))
+            .enumerate()
+            .map(|(index, policy)| place(index, policy).filter(|index| is_equal(&self.policies[*index], policy)))
             .collect();
         let is_same = |one: &Function, was: &Function| {
             // The configuration of a caller has parts of its callees'.

@@ -7,6 +7,7 @@ use crate::namespace::{NamespaceUse, UseShare};
 use crate::secrets::SecretSet;
 use leno_model::{FunctionId, Run};
 use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
 /// Bytes of a rule, on average.
 const BYTES_OF_RULE: u64 = 512;
@@ -35,7 +36,7 @@ fn serialized(value: &impl serde::Serialize) -> u64 {
 /// All that counts for the quotas of namespaces.
 pub(crate) struct QuotaUses<'a> {
     pub functions: &'a BTreeMap<FunctionId, Function>,
-    pub policies: &'a [Policy],
+    pub policies: &'a [Arc<Policy>],
     pub secrets: &'a SecretSet,
     /// Documents of the Gateway API.
     pub routes: &'a BTreeMap<DocumentId, NamespaceUse>,
@@ -44,7 +45,7 @@ pub(crate) struct QuotaUses<'a> {
 impl<'a> QuotaUses<'a> {
     /// The quota use of each namespace.
     pub(crate) fn of_namespaces(&self) -> BTreeMap<&'a str, NamespaceUse> {
-        let rules: Vec<u64> = self.policies.iter().map(Policy::rules).collect();
+        let rules: Vec<u64> = self.policies.iter().map(|policy| policy.rules()).collect();
         let mut uses: BTreeMap<&str, NamespaceUse> = BTreeMap::new();
         for (id, function) in self.functions {
             let used = uses.entry(&id.namespace).or_default();
@@ -64,7 +65,7 @@ impl<'a> QuotaUses<'a> {
 
     /// The shares of the documents of one namespace in its use.
     pub(crate) fn shares(&self, namespace: &str) -> Vec<UseShare> {
-        let rules: Vec<u64> = self.policies.iter().map(Policy::rules).collect();
+        let rules: Vec<u64> = self.policies.iter().map(|policy| policy.rules()).collect();
         let mut shares = Vec::new();
         for (FunctionId { name, .. }, function) in self.functions.iter().filter(|(id, _)| id.namespace == namespace) {
             let kind = match function.run {
@@ -108,9 +109,9 @@ impl Function {
 
     /// The policies that apply to it, and the number of rules that each adds. `rules`: those of each
     /// policy for a function without callees.
-    fn rules<'a>(&self, policies: &'a [Policy], rules: &[u64]) -> impl Iterator<Item = (&'a Policy, u64)> {
+    fn rules<'a>(&self, policies: &'a [Arc<Policy>], rules: &[u64]) -> impl Iterator<Item = (&'a Policy, u64)> {
         self.policies.iter().filter_map(|index| {
-            let policy = policies.get(*index)?;
+            let policy: &Policy = policies.get(*index)?;
             // Rules about callees name each callee.
             let allowed = policy.callee_rules.as_ref().map_or(0, |rules| rules.allow.len());
             let named = (allowed as u64).saturating_mul(self.callees.len() as u64);
@@ -119,9 +120,30 @@ impl Function {
     }
 }
 
+/// The number of rules that a policy adds to each function, once it was counted. A copy of the policy
+/// may change, and is counted anew.
+#[derive(Debug, Default)]
+pub(crate) struct PolicyWeight(OnceLock<u64>);
+
+impl Clone for PolicyWeight {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl PartialEq for PolicyWeight {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
 impl Policy {
     /// The number of rules that it adds to each function that it applies to.
     fn rules(&self) -> u64 {
+        *self.weight.0.get_or_init(|| self.count_rules())
+    }
+
+    fn count_rules(&self) -> u64 {
         let callees = self.callee_rules.as_ref().map_or(0, |rules| rules.allow.len());
         let counts = [
             self.authentication.len(),

@@ -1,5 +1,6 @@
 //! Integration tests. `scripts/test.py` runs each module in its own process.
 
+mod cache;
 mod compile;
 mod extensions;
 mod gateway_api;

@@ -2,15 +2,15 @@
 
 use super::Control;
 use crate::state::State;
-use crate::status::DeliveryState;
-use leno_model::{FunctionId, Pod, PodUid};
+use crate::status::{DeliveryState, PodHosts};
+use leno_model::{Pod, PodUid};
 use leno_wire::Content;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Control {
     /// The functions that have pods, each with the nodes of these. A node need not have joined.
-    pub fn pod_hosts(&self) -> BTreeMap<FunctionId, BTreeSet<Arc<str>>> {
+    pub fn pod_hosts(&self) -> Arc<PodHosts> {
         self.state().pod_hosts()
     }
 

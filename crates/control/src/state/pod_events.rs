@@ -2,9 +2,10 @@
 
 use super::State;
 use super::node::Node;
+use crate::status::PodHosts;
 use leno_model::{FunctionId, Pod, PodUid};
 use leno_wire::{Content, PodFaults, Subject};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl State {
@@ -30,7 +31,7 @@ impl State {
     }
 
     /// The functions that have pods, each with the nodes of these. A node need not have joined.
-    pub(crate) fn pod_hosts(&self) -> BTreeMap<FunctionId, BTreeSet<Arc<str>>> {
+    pub(crate) fn pod_hosts(&self) -> Arc<PodHosts> {
         self.hosting.pods.hosts()
     }
 

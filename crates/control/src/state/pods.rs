@@ -1,8 +1,10 @@
 //! The pods of nodes.
 
+use crate::status::PodHosts;
 use leno_identity::SpiffeId;
 use leno_model::{FunctionId, Pod, PodUid};
 use leno_wire::Content;
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -14,6 +16,8 @@ pub(super) struct Pods {
     nodes: HashMap<Arc<str>, BTreeSet<PodUid>>,
     /// The number of pods of each function on each node.
     functions: HashMap<FunctionId, BTreeMap<Arc<str>, u32>>,
+    /// The nodes of each function, once they were asked for since they changed.
+    hosts: OnceCell<Arc<PodHosts>>,
     /// The namespaces whose pods enforce their policies, as nodes get them; `None`: they are not known.
     pub enforced: Option<Content>,
 }
@@ -35,7 +39,11 @@ impl Pods {
         let before = self.remove(uid);
         let node = self.nodes.get_key_value(node).map_or_else(|| node.into(), |(name, _)| name.clone());
         self.nodes.entry(node.clone()).or_default().insert(uid.clone());
-        *self.functions.entry(function.clone()).or_default().entry(node.clone()).or_default() += 1;
+        let count = self.functions.entry(function.clone()).or_default().entry(node.clone()).or_default();
+        *count += 1;
+        if *count == 1 {
+            self.hosts.take();
+        }
         self.all.insert(uid.clone(), PodRecord { node, function, account, content });
         before
     }
@@ -54,6 +62,7 @@ impl Pods {
                 *pods -= 1;
                 if *pods == 0 {
                     nodes.remove(&record.node);
+                    self.hosts.take();
                 }
             }
             if nodes.is_empty() {
@@ -96,8 +105,9 @@ impl Pods {
     }
 
     /// The functions that have pods, each with the nodes of these.
-    pub(super) fn hosts(&self) -> BTreeMap<FunctionId, BTreeSet<Arc<str>>> {
-        self.functions.iter().map(|(id, nodes)| (id.clone(), nodes.keys().cloned().collect())).collect()
+    pub(super) fn hosts(&self) -> Arc<PodHosts> {
+        let all = || self.functions.iter().map(|(id, nodes)| (id.clone(), nodes.keys().cloned().collect())).collect();
+        self.hosts.get_or_init(|| Arc::new(all())).clone()
     }
 
     /// Whether a node has pods of a function.

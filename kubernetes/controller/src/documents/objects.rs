@@ -54,6 +54,13 @@ pub struct Verdict {
     pub in_force: InForce,
 }
 
+impl Selection {
+    /// Whether it has versions that were not in force before.
+    pub(crate) fn has_new(&self) -> bool {
+        !self.new.is_empty()
+    }
+}
+
 /// Documents that are valid together.
 pub struct Selection {
     /// They, compiled.
@@ -62,7 +69,8 @@ pub struct Selection {
     pub verdicts: BTreeMap<DocumentId, Verdict>,
     /// The number of documents, with those of functions.
     pub documents: usize,
-    chosen: BTreeMap<DocumentId, Document>,
+    /// Present versions that were not in force before.
+    new: Vec<Document>,
 }
 
 /// The version that is tried of an object.
@@ -161,57 +169,56 @@ impl Objects {
         functions: impl Iterator<Item = &'a Document>,
         check: impl Fn(&[&Document], BTreeSet<DocumentId>) -> Result<Snapshot, Vec<Problem>>,
     ) -> Result<Selection, Vec<Problem>> {
-        let mut choices: BTreeMap<&DocumentId, Choice> = self.0.keys().map(|id| (id, Choice::Present)).collect();
-        let mut problems: BTreeMap<&DocumentId, Vec<Problem>> = BTreeMap::new();
-        for (id, entry) in &self.0 {
-            if let Err(found) = &entry.document {
-                problems.insert(id, found.clone());
-                choices.insert(id, entry.next(id, Choice::Present));
-            }
-        }
-        let mut functions: BTreeMap<&DocumentId, &Document> =
-            functions.map(|document| (document.id(), document)).collect();
+        let candidate = |(id, entry): (&'a DocumentId, &'a Entry)| match &entry.document {
+            Ok(_) => Candidate { id, entry, choice: Choice::Present, problems: Vec::new() },
+            Err(found) => Candidate { id, entry, choice: entry.next(id, Choice::Present), problems: found.clone() },
+        };
+        let mut candidates: Vec<Candidate<'_>> = self.0.iter().map(candidate).collect();
+        let mut functions: Vec<&Document> = functions.collect();
         // Of two documents that exclude each other, the compiler reports the later one.
-        let mut order: Vec<(&DocumentId, &Entry)> = self.0.iter().collect();
-        order.sort_by_key(|(id, entry)| (&entry.created, *id));
+        let mut order: Vec<usize> = (0..candidates.len()).collect();
+        order.sort_by_key(|index| (&candidates[*index].entry.created, *index));
         loop {
-            let chosen: Vec<(&DocumentId, Document)> =
-                order.iter().filter_map(|(id, entry)| Some((*id, entry.version(id, choices[*id])?))).collect();
+            let chosen: Vec<(&Candidate<'_>, Document)> =
+                order.iter().map(|index| &candidates[*index]).filter_map(|one| Some((one, one.version()?))).collect();
             let all: Vec<&Document> =
-                functions.values().copied().chain(chosen.iter().map(|(_, document)| document)).collect();
-            let before = chosen.iter().map(|(id, _)| *id).filter(|id| match choices[id] {
-                Choice::Present => self.0[id].was_in_force(),
+                functions.iter().copied().chain(chosen.iter().map(|(_, document)| document)).collect();
+            let before = chosen.iter().map(|(one, _)| *one).filter(|one| match one.choice {
+                Choice::Present => one.entry.was_in_force(),
                 choice => choice == Choice::Earlier,
             });
-            let found = match check(&all, before.cloned().collect()) {
+            let found = match check(&all, before.map(|one| one.id.clone()).collect()) {
                 Ok(snapshot) => {
-                    let snapshot = Arc::new(snapshot);
-                    let documents = all.len();
-                    let chosen = chosen.into_iter().map(|(id, document)| (id.clone(), document)).collect();
-                    let verdicts = self.verdicts(&choices, problems);
-                    return Ok(Selection { snapshot, verdicts, documents, chosen });
+                    let (snapshot, documents) = (Arc::new(snapshot), all.len());
+                    let is_new = |one: &Candidate<'_>| one.choice == Choice::Present && !one.entry.was_in_force();
+                    let new = chosen.into_iter().filter(|(one, _)| is_new(one)).map(|(_, document)| document).collect();
+                    let verdicts = candidates.into_iter().map(Candidate::verdict).collect();
+                    return Ok(Selection { snapshot, verdicts, documents, new });
                 }
                 Err(found) => found,
             };
-            let names: BTreeMap<String, &DocumentId> = self.0.keys().map(|id| (id.to_string(), id)).collect();
+            drop(chosen);
+            let names: BTreeMap<String, usize> = self.0.keys().map(DocumentId::to_string).zip(0..).collect();
             let mut unchanged = true;
             let mut refused = BTreeSet::new();
             for problem in &found {
                 let Some(file) = problem.file.to_str() else { continue };
-                if let Some(id) = names.get(file) {
-                    if choices[*id] == Choice::Present {
-                        problems.entry(id).or_default().push(without_line(problem.clone()));
+                if let Some(index) = names.get(file) {
+                    let candidate = &mut candidates[*index];
+                    if candidate.choice == Choice::Present {
+                        candidate.problems.push(without_line(problem.clone()));
                     }
-                    refused.insert(*id);
-                } else if let Some(id) = functions.keys().find(|id| id.to_string() == file).copied() {
+                    refused.insert(*index);
+                } else if let Some(index) = functions.iter().position(|function| function.id().to_string() == file) {
                     tracing::error!("{problem}; its pods are not in the mesh");
-                    functions.remove(id);
+                    functions.remove(index);
                     unchanged = false;
                 }
             }
-            for id in refused {
-                if let Some(choice) = choices.get_mut(id).filter(|choice| **choice != Choice::Nothing) {
-                    *choice = self.0[id].next(id, *choice);
+            for index in refused {
+                let candidate = &mut candidates[index];
+                if candidate.choice != Choice::Nothing {
+                    candidate.choice = candidate.entry.next(candidate.id, candidate.choice);
                     unchanged = false;
                 }
             }
@@ -221,36 +228,42 @@ impl Objects {
         }
     }
 
-    fn verdicts(
-        &self,
-        choices: &BTreeMap<&DocumentId, Choice>,
-        mut problems: BTreeMap<&DocumentId, Vec<Problem>>,
-    ) -> BTreeMap<DocumentId, Verdict> {
-        let verdict = |(id, entry): (&DocumentId, &Entry)| {
-            let in_force = match (choices[id], &entry.good) {
-                (Choice::Present, _) => InForce::Present,
-                (Choice::Earlier, Some((generation, good))) => InForce::Earlier(*generation, object::spec(good)),
-                (Choice::Denial(_), _) => InForce::Denial,
-                (Choice::Earlier | Choice::Nothing, _) => InForce::Nothing,
-            };
-            let problems = problems.remove(id).unwrap_or_default();
-            (id.clone(), Verdict { uid: entry.uid.clone(), generation: entry.generation, problems, in_force })
-        };
-        self.0.iter().map(verdict).collect()
-    }
-
     /// Remembers the versions of a selection, which is in force now.
     pub fn in_force(&mut self, selection: &Selection) {
-        for (id, verdict) in &selection.verdicts {
-            let Some(entry) = self.0.get_mut(id) else { continue };
-            let is_present = verdict.in_force == InForce::Present && entry.uid == verdict.uid;
-            if entry.good.as_ref().is_some_and(|(generation, _)| is_present && *generation == verdict.generation) {
-                continue;
-            }
-            if let Some(document) = selection.chosen.get(id).filter(|_| is_present) {
+        for document in &selection.new {
+            let verdict = selection.verdicts.get(document.id());
+            if let Some((entry, verdict)) = self.0.get_mut(document.id()).zip(verdict)
+                && entry.uid == verdict.uid
+            {
                 entry.good = Some((verdict.generation, document.clone()));
             }
         }
+    }
+}
+
+/// An object, and the version that is tried of it.
+struct Candidate<'a> {
+    id: &'a DocumentId,
+    entry: &'a Entry,
+    choice: Choice,
+    /// The problems of its present version.
+    problems: Vec<Problem>,
+}
+
+impl Candidate<'_> {
+    fn version(&self) -> Option<Document> {
+        self.entry.version(self.id, self.choice)
+    }
+
+    fn verdict(self) -> (DocumentId, Verdict) {
+        let Self { id, entry, choice, problems } = self;
+        let in_force = match (choice, &entry.good) {
+            (Choice::Present, _) => InForce::Present,
+            (Choice::Earlier, Some((generation, good))) => InForce::Earlier(*generation, object::spec(good)),
+            (Choice::Denial(_), _) => InForce::Denial,
+            (Choice::Earlier | Choice::Nothing, _) => InForce::Nothing,
+        };
+        (id.clone(), Verdict { uid: entry.uid.clone(), generation: entry.generation, problems, in_force })
     }
 }
 

@@ -10,6 +10,8 @@ use leno_config::Problem;
 pub const PROGRAMMED: &str = "Programmed";
 /// Of the Mesh object: all pods that labels enrol are captured.
 pub const CAPTURED: &str = "Captured";
+/// Of the Mesh object: the authority in the Secret signs, or nodes change to it.
+pub const AUTHORITY: &str = "AuthorityInForce";
 /// Bytes of a message. Kubernetes allows 32768.
 const LONGEST_MESSAGE: usize = 4096;
 /// Nodes that a message names.
@@ -45,8 +47,17 @@ pub fn status_of(
         vec![condition(ACCEPTED, accepted(report)), condition(PROGRAMMED, programmed(report, failure, programming))];
     if kind == "Mesh" {
         conditions.push(condition(CAPTURED, captured(&programming.captures)));
+        conditions.push(condition(AUTHORITY, authority(&programming.authority)));
     }
     ObjectStatus { observed_generation: Some(*generation), conditions, in_force }
+}
+
+/// Whether the authority in the Secret is in force. `trouble`: why it is not.
+fn authority(trouble: &str) -> (&'static str, &'static str, String) {
+    match trouble {
+        "" => ("True", "InForce", String::new()),
+        trouble => ("False", "Refused", format!("{trouble}.")),
+    }
 }
 
 /// Whether all pods of the mesh are captured.

@@ -2,8 +2,7 @@
 
 use super::captures::Captures;
 use crate::publication::{NodeScope, Publication};
-use leno_control::{Control, DeliveryState, RotationProgress};
-use leno_model::FunctionId;
+use leno_control::{Control, DeliveryState, PodHosts, RotationProgress};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,11 +11,13 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub struct Programming {
     /// The nodes that host each function.
-    pub hosts: BTreeMap<FunctionId, BTreeSet<String>>,
+    pub hosts: Arc<PodHosts>,
     /// The nodes that have joined this control plane.
     pub nodes: BTreeMap<String, NodeProgress>,
     /// The pods that are not captured.
     pub captures: Arc<Captures>,
+    /// Why the authority in the Secret is not in force; empty: it is.
+    pub authority: String,
 }
 
 /// The progress of a node.
@@ -35,8 +36,6 @@ pub enum NodeProgress {
 impl Programming {
     /// The nodes of a control plane.
     pub fn of(control: &Control) -> Self {
-        let names = |nodes: BTreeSet<Arc<str>>| nodes.iter().map(ToString::to_string).collect();
-        let hosts = control.pod_hosts().into_iter().map(|(function, nodes)| (function, names(nodes)));
         let nodes = control.deliveries().into_iter().map(|(name, delivery)| {
             let progress = match delivery {
                 DeliveryState::Disconnected => NodeProgress::Away,
@@ -46,13 +45,13 @@ impl Programming {
             };
             (name.to_string(), progress)
         });
-        Self { hosts: hosts.collect(), nodes: nodes.collect(), captures: Arc::default() }
+        Self { hosts: control.pod_hosts(), nodes: nodes.collect(), ..Self::default() }
     }
 
     /// Whether a node of a pod or a member is not connected to this control plane.
     pub(crate) fn has_absent(&self) -> bool {
-        let hosts = self.hosts.values().flatten();
-        hosts.chain(self.nodes.keys()).any(|name| self.progress(name) == &NodeProgress::Away)
+        let hosts = self.hosts.values().flatten().map(|name| &**name);
+        hosts.chain(self.nodes.keys().map(String::as_str)).any(|name| self.progress(name) == &NodeProgress::Away)
     }
 
     /// Adds the nodes of other controllers. Their documents may be others than those of
@@ -75,11 +74,14 @@ impl Programming {
 
     /// The progress of the nodes that need an object and have not confirmed it.
     pub(crate) fn missing(&self, scope: &NodeScope) -> BTreeMap<&str, &NodeProgress> {
-        let hosts: BTreeSet<&String> = match scope {
-            NodeScope::Hosts(functions) => functions.iter().filter_map(|id| self.hosts.get(id)).flatten().collect(),
-            NodeScope::Mesh => self.nodes.keys().chain(self.hosts.values().flatten()).collect(),
+        let (all, hosts) = match scope {
+            NodeScope::Hosts(functions) => {
+                (None, functions.iter().filter_map(|id| self.hosts.get(id)).flatten().collect::<Vec<_>>())
+            }
+            NodeScope::Mesh => (Some(self.nodes.keys()), self.hosts.values().flatten().collect()),
         };
-        let missing = hosts.into_iter().map(|name| (name.as_str(), self.progress(name)));
+        let names = all.into_iter().flatten().map(String::as_str).chain(hosts.into_iter().map(|name| &**name));
+        let missing = names.map(|name| (name, self.progress(name)));
         missing.filter(|(_, progress)| **progress != NodeProgress::Current).collect()
     }
 }

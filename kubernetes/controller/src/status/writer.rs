@@ -1,7 +1,7 @@
 //! Writes the status of objects by server-side apply, only where it differs.
 
 use super::captures::Captures;
-use super::conditions::{CAPTURED, PROGRAMMED, status_of};
+use super::conditions::{AUTHORITY, CAPTURED, PROGRAMMED, status_of};
 use super::peers::Peers;
 use super::programming::{NodeProgress, Programming};
 use crate::crds::{GROUP, ObjectKind, VERSION};
@@ -31,6 +31,11 @@ const WRITE: Duration = Duration::from_secs(5);
 /// Pause between looks at nodes that have not confirmed something, and at nodes that are away.
 const LOOK: Duration = Duration::from_millis(200);
 const LOOK_FOR_ABSENT: Duration = Duration::from_secs(2);
+/// How long nodes have to confirm a new version before its status says that they have not.
+const FIRST_CONFIRMATION: Duration = Duration::from_millis(500);
+/// How long a version that was programmed stays so while nodes confirm other changes, such as a new
+/// pod, or connect anew.
+const LAPSE: Duration = Duration::from_secs(10);
 /// Pauses after a failed write: they double.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -56,8 +61,47 @@ pub struct StatusWriter {
     pub peers: Peers,
     /// The pods that are not captured.
     pub captures: watch::Receiver<Arc<Captures>>,
+    /// Why the authority in the Secret is not in force; empty: it is.
+    pub authority: watch::Receiver<String>,
     /// Counts of writes.
     pub counts: Arc<WriteCounts>,
+}
+
+/// The progress of one object's status.
+#[derive(Default)]
+struct Tracked {
+    /// The facts by which the API server has the right status.
+    settled: Option<Facts>,
+    /// The first look at a generation that is not programmed, though it was or is about to be.
+    unconfirmed: Option<(i64, Instant)>,
+    /// The next attempt after failed ones.
+    postponed: Option<Postponed>,
+}
+
+/// The facts that a status depends on.
+struct Facts {
+    report: Arc<Report>,
+    failure: Option<String>,
+    /// The nodes that have not confirmed the object.
+    missing: Vec<(String, NodeProgress)>,
+    captures: Arc<Captures>,
+    authority: String,
+    /// The status that the API server has.
+    seen: Arc<ObjectStatus>,
+}
+
+impl Facts {
+    fn are(&self, kind: &str, now: &Facts) -> bool {
+        let Self { report, failure, missing, captures, authority, seen } = self;
+        let is_alike = || match kind {
+            "Mesh" => (captures, authority) == (&now.captures, &now.authority),
+            _ => captures.by_function == now.captures.by_function,
+        };
+        Arc::ptr_eq(report, &now.report)
+            && Arc::ptr_eq(seen, &now.seen)
+            && (failure, missing) == (&now.failure, &now.missing)
+            && is_alike()
+    }
 }
 
 /// The next attempt after failed ones.
@@ -66,16 +110,52 @@ struct Postponed {
     pause: Duration,
 }
 
+impl Tracked {
+    /// Whether it is too early to write that nodes have not confirmed a version: each new pod makes its
+    /// node confirm something, and that would change the status of all policies there twice. If it
+    /// is, `wanted` gets the condition as it was.
+    fn is_early(&mut self, seen: &ObjectStatus, wanted: &mut ObjectStatus, now: Instant) -> bool {
+        let generation = wanted.observed_generation.unwrap_or_default();
+        let find = |status: &ObjectStatus| status.conditions.iter().position(|one| one.kind == PROGRAMMED);
+        let (Some(index), before) = (find(wanted), find(seen).map(|index| &seen.conditions[index])) else {
+            return false;
+        };
+        if !matches!(&*wanted.conditions[index].reason, "Pending" | "NotConnected") {
+            self.unconfirmed = None;
+            return false;
+        }
+        let was_programmed =
+            before.is_some_and(|one| one.status == "True" && one.observed_generation == Some(generation));
+        let is_new = seen.observed_generation != Some(generation);
+        if !was_programmed && !is_new {
+            return false;
+        }
+        let since = match self.unconfirmed {
+            Some((known, since)) if known == generation => since,
+            _ => self.unconfirmed.insert((generation, now)).1,
+        };
+        let is_early = now.duration_since(since) < if is_new { FIRST_CONFIRMATION } else { LAPSE };
+        if is_early {
+            if is_new {
+                *wanted = own(seen);
+            } else if let Some(before) = before {
+                wanted.conditions[index] = before.clone();
+            }
+        }
+        is_early
+    }
+}
+
 impl StatusWriter {
     /// Writes until `publications` ends.
     pub async fn run(mut self, mut publications: watch::Receiver<Arc<Publication>>, mut leads: watch::Receiver<bool>) {
-        let mut postponed: BTreeMap<DocumentId, Postponed> = BTreeMap::new();
+        let mut tracked: BTreeMap<DocumentId, Tracked> = BTreeMap::new();
         loop {
             if leads.wait_for(|leads| *leads).await.is_err() {
                 return;
             }
             let publication = publications.borrow_and_update().clone();
-            let pause = self.write(&publication, &mut postponed, &leads).await;
+            let pause = self.write(&publication, &mut tracked, &leads).await;
             let look = async {
                 match pause {
                     Some(pause) => sleep(pause).await,
@@ -86,6 +166,7 @@ impl StatusWriter {
                 changed = publications.changed() => if changed.is_err() { return },
                 changed = leads.changed() => if changed.is_err() { return },
                 changed = self.captures.changed() => if changed.is_err() { return },
+                changed = self.authority.changed() => if changed.is_err() { return },
                 () = look => {}
             }
         }
@@ -96,29 +177,46 @@ impl StatusWriter {
     async fn write(
         &self,
         publication: &Publication,
-        postponed: &mut BTreeMap<DocumentId, Postponed>,
+        tracked: &mut BTreeMap<DocumentId, Tracked>,
         leads: &watch::Receiver<bool>,
     ) -> Option<Duration> {
         let Publication { reports, failure, digest } = publication;
-        postponed.retain(|id, _| reports.contains_key(id));
+        tracked.retain(|id, _| reports.contains_key(id));
         let mut programming = Programming::of(&self.control);
         if programming.has_absent() {
             programming.add(&self.peers.read().await, digest);
         }
         programming.captures = self.captures.borrow().clone();
+        programming.authority.clone_from(&self.authority.borrow());
         let (now, moment) = (Timestamp::now().to_string(), Instant::now());
         let mut pause = None::<Duration>;
         let mut look_in = |next: Duration| pause = Some(pause.map_or(next, |pause| pause.min(next)));
         let mut due = Vec::new();
         for (id, report) in reports {
-            for progress in programming.missing(&report.scope).values() {
+            let tracked = tracked.entry(id.clone()).or_default();
+            let missing = programming.missing(&report.scope);
+            for progress in missing.values() {
                 look_in(if **progress == NodeProgress::Away { LOOK_FOR_ABSENT } else { LOOK });
             }
-            let before = self.inbox.seen.get(id);
-            let wanted = status_of(&id.kind, report, failure.as_deref(), &programming, &before, &now);
-            if wanted == own(&before) {
-                postponed.remove(id);
-            } else if postponed.get(id).is_some_and(|postponed| postponed.at > moment) {
+            let facts = Facts {
+                report: report.clone(),
+                failure: failure.clone(),
+                missing: missing.into_iter().map(|(name, progress)| (name.to_owned(), progress.clone())).collect(),
+                captures: programming.captures.clone(),
+                authority: programming.authority.clone(),
+                seen: self.inbox.seen.get(id),
+            };
+            if tracked.settled.as_ref().is_some_and(|settled| settled.are(&id.kind, &facts)) {
+                continue;
+            }
+            let mut wanted = status_of(&id.kind, report, failure.as_deref(), &programming, &facts.seen, &now);
+            let is_early = tracked.is_early(&facts.seen, &mut wanted, moment);
+            if is_early {
+                look_in(LOOK);
+            }
+            if wanted == own(&facts.seen) {
+                (tracked.postponed, tracked.settled) = (None, (!is_early).then_some(facts));
+            } else if tracked.postponed.as_ref().is_some_and(|postponed| postponed.at > moment) {
                 look_in(LOOK);
             } else {
                 due.push((id, report, wanted));
@@ -134,16 +232,19 @@ impl StatusWriter {
             match written {
                 Ok(()) => {
                     self.counts.written.fetch_add(1, Ordering::Relaxed);
-                    postponed.remove(id);
                     self.inbox.seen.set(id, wanted);
+                    if let Some(tracked) = tracked.get_mut(id) {
+                        tracked.postponed = None;
+                    }
                 }
                 Err(reason) => {
                     self.counts.failed.fetch_add(1, Ordering::Relaxed);
                     look_in(LOOK);
-                    let again =
-                        postponed.get(id).map_or(FIRST_PAUSE, |postponed| LONGEST_PAUSE.min(postponed.pause * 2));
+                    let tracked = tracked.entry(id.clone()).or_default();
+                    let before = tracked.postponed.as_ref();
+                    let pause = before.map_or(FIRST_PAUSE, |postponed| LONGEST_PAUSE.min(postponed.pause * 2));
+                    tracked.postponed = Some(Postponed { at: Instant::now() + pause, pause });
                     tracing::warn!(object = %id, reason, "its status is not written yet");
-                    postponed.insert(id.clone(), Postponed { at: Instant::now() + again, pause: again });
                 }
             }
         }
@@ -187,7 +288,51 @@ impl StatusWriter {
 
 /// The part of a status that the controller writes.
 fn own(status: &ObjectStatus) -> ObjectStatus {
-    let is_own = |kind: &&str| [ACCEPTED, PROGRAMMED, CAPTURED].contains(kind);
+    let is_own = |kind: &&str| [ACCEPTED, PROGRAMMED, CAPTURED, AUTHORITY].contains(kind);
     let own = status.conditions.iter().filter(|condition| is_own(&&*condition.kind)).cloned();
     ObjectStatus { conditions: own.collect(), ..status.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::documents::Condition;
+
+    fn status(generation: i64, programmed: (&str, &str)) -> ObjectStatus {
+        let condition = |kind: &str, (status, reason): (&str, &str)| Condition {
+            kind: kind.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            observed_generation: Some(generation),
+            ..Condition::default()
+        };
+        ObjectStatus {
+            observed_generation: Some(generation),
+            conditions: vec![condition(ACCEPTED, ("True", "Accepted")), condition(PROGRAMMED, programmed)],
+            in_force: None,
+        }
+    }
+
+    #[test]
+    fn nodes_have_time_to_confirm_before_a_status_says_that_they_have_not() {
+        let (mut tracked, begin) = (Tracked::default(), Instant::now());
+        let (good, pending) = (("True", "Programmed"), ("False", "Pending"));
+        let mut written = |seen: &ObjectStatus, mut wanted: ObjectStatus, after: Duration| {
+            let is_early = tracked.is_early(seen, &mut wanted, begin + after);
+            assert_eq!(is_early, wanted == *seen && wanted.conditions[1].reason != "Pending");
+            wanted.conditions[1].reason.clone()
+        };
+        // A node that had this version confirms something else.
+        let seen = status(1, good);
+        for (after, reason) in [(Duration::ZERO, "Programmed"), (LAPSE / 2, "Programmed"), (LAPSE, "Pending")] {
+            assert_eq!(written(&seen, status(1, pending), after), reason);
+        }
+        // A refusal, and the end of the wait, are written at once.
+        assert_eq!(written(&seen, status(1, ("False", "Rejected")), LAPSE), "Rejected");
+        assert_eq!(written(&seen, status(1, pending), LAPSE), "Programmed", "the time begins anew");
+        // A new version has less time.
+        assert_eq!(written(&seen, status(2, pending), LAPSE), "Programmed");
+        assert_eq!(written(&seen, status(2, pending), LAPSE + FIRST_CONFIRMATION), "Pending");
+        assert_eq!(written(&seen, status(2, ("False", "Invalid")), LAPSE), "Invalid");
+    }
 }

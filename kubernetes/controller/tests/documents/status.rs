@@ -8,6 +8,7 @@ use leno_model::FunctionId;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 fn report(in_force: InForce) -> Report {
     let problem = Problem {
@@ -65,9 +66,9 @@ fn a_time_changes_only_with_its_status() {
 fn programmed_is_about_the_nodes_of_the_targets() {
     let of = |progress: &[(&str, NodeProgress)]| {
         let web = FunctionId { namespace: "shop".to_owned(), name: "web".to_owned() };
-        let hosts = BTreeMap::from([(web, BTreeSet::from(["a".to_owned(), "b".to_owned()]))]);
+        let hosts = BTreeMap::from([(web, BTreeSet::from(["a".into(), "b".into()]))]);
         let nodes = progress.iter().map(|(name, progress)| ((*name).to_owned(), progress.clone())).collect();
-        let programming = Programming { hosts, nodes, ..Programming::default() };
+        let programming = Programming { hosts: Arc::new(hosts), nodes, ..Programming::default() };
         words(
             &status_of("Policy", &report(InForce::Present), None, &programming, &ObjectStatus::default(), ""),
             PROGRAMMED,

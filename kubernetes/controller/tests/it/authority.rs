@@ -143,7 +143,7 @@ async fn controllers_change_to_another_authority_together() {
     let (mut first, mut second) =
         (Controller::open(&client, "first", true).await, Controller::open(&client, "second", false).await);
     for controller in [&mut first, &mut second] {
-        controller.secret.clone().join(&controller.control, &controller.peers).await;
+        controller.secret.clone().join(&controller.control, &controller.peers, |_| {}).await;
         controller.serve().await;
     }
     first.follow();
@@ -172,7 +172,7 @@ async fn controllers_change_to_another_authority_together() {
     // A controller that begins has only the new authority, and waits too.
     let third = Controller::open(&client, "third", false).await;
     let (joined, secret, peers) = (third.control.clone(), third.secret.clone(), third.peers.clone());
-    let joining = tokio::spawn(async move { secret.join(&joined, &peers).await });
+    let joining = tokio::spawn(async move { secret.join(&joined, &peers, |_| {}).await });
     second.follow();
     second.look();
     joining.await.unwrap();

@@ -5,12 +5,14 @@ mod alternatives;
 mod chain;
 mod covers;
 mod effect;
+mod kept;
 mod machine;
 mod reach;
 mod routes;
 
 pub use effect::rules_without_effect;
 
+use super::cache::Results;
 use super::routes::PlacedRoute;
 use super::{Documents, TypedDocument, fields};
 use crate::document;
@@ -23,6 +25,7 @@ use leno_policy::spec::{Action, AuthorizationRule, ConditionKey, LabelMatch, Str
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Limit on compared values of rules, in all: some tenths of a second. If a mesh exceeds it, a
@@ -36,7 +39,7 @@ struct Mesh<'a> {
     /// The ports of the gateway's listeners.
     gateway_ports: Vec<u16>,
     functions: &'a BTreeMap<FunctionId, Function>,
-    policies: &'a [Policy],
+    policies: &'a [Arc<Policy>],
     /// The paths of each host of the gateway, with their functions, in order.
     exposed: BTreeMap<&'a str, Vec<(&'a str, &'a FunctionId)>>,
     /// The functions to which routes of the gateway lead.
@@ -60,7 +63,7 @@ struct Mesh<'a> {
 pub(super) fn find(
     config: &MeshConfig,
     documents: &Documents,
-    policies: &[Policy],
+    (policies, cache): (&[Arc<Policy>], &mut Results),
     functions: &BTreeMap<FunctionId, Function>,
     [names, jobs, externals]: [&BTreeMap<FunctionId, usize>; 3],
     (routes, compiled): (&Routes, &[PlacedRoute]),
@@ -102,7 +105,7 @@ pub(super) fn find(
         across: RefCell::default(),
     };
     for (index, placed) in documents.policies.iter().enumerate().take_while(|_| !documents.effort.is_over()) {
-        mesh.policy(index, placed);
+        mesh.kept(index, placed, cache);
     }
     for (id, index) in names.iter().take_while(|_| !documents.effort.is_over()) {
         mesh.function(id, &documents.functions[*index]);
@@ -515,7 +518,7 @@ impl<'a> Mesh<'a> {
         let is_http = |port: &EgressPort| matches!(port.protocol, EgressProtocol::Http | EgressProtocol::Https);
         if !egress.ports.iter().any(is_http) {
             let of_requests = |policy: &&Policy| !policy.rate_limits.is_empty() || policy.retry.is_some();
-            let mut policies = function.policies.iter().map(|index| &self.policies[*index]);
+            let mut policies = function.policies.iter().map(|index| &*self.policies[*index]);
             if let Some(policy) = policies.find(of_requests) {
                 let message = format!(
                     "rate limits and retries of `{}` are about requests, and `{id}` has no port with `http` or `https`",
