@@ -43,7 +43,9 @@ impl DrainingProcess {
                 | Subject::Scale(_)
                 | Subject::Quota(_)
                 | Subject::EnforcedNamespaces
-                | Subject::Pod(_) => false,
+                | Subject::Pod(_)
+                | Subject::ServiceEndpoint(..)
+                | Subject::Destination(_) => false,
             };
             if is_wanted && known.map(|version| version.to_wire()) != Some(resource.version.clone()) {
                 resources.push(resource);

@@ -199,6 +199,7 @@ impl Admin {
             "/namespaces" => list(namespaces::rows(&self.node, &self.supervisor)),
             "/volumes" => list(json!(self.supervisor.volumes().map(|volumes| volumes.list()).unwrap_or_default())),
             "/pods" => list(json!(self.pods.as_ref().map(Pods::status).unwrap_or_default())),
+            "/services" => list(json!(pods::called(&self.node))),
             "/events" => list(self.events()),
             "/identities" => list(certificates::identities(&self.node)),
             "/flows" => list(json!(self.node.telemetry.flows(request.uri().query()))),
@@ -360,7 +361,7 @@ impl Admin {
             .with(&self.node.links.scrape())
             .with(&self.node.channels.scrape());
         let exposition = match &self.pods {
-            Some(pods) => exposition.with(&pods::Scrape::of(pods)),
+            Some(pods) => exposition.with(&pods::Scrape::of(pods, &self.node)),
             None => exposition,
         };
         match &self.control {

@@ -17,6 +17,7 @@ use leno_wire::{
 use prost::Message;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::net::IpAddr;
 
 /// Decodes a node's message as the control plane does. A valid message must survive a round trip
 /// unchanged.
@@ -140,6 +141,7 @@ pub fn payload(payload: &[u8]) {
         Subject::Routes,
         Subject::Certificates,
         Subject::EnforcedNamespaces,
+        Subject::Destination(IpAddr::from([10, 96, 0, 1])),
         Subject::Hosted,
     ];
     let id = FunctionId::new("shop", "checkout");
@@ -151,6 +153,8 @@ pub fn payload(payload: &[u8]) {
     subjects.extend(from_bytes::<FunctionConfig>(payload).map(|config| Subject::FunctionConfig(config.id)));
     subjects.extend(from_bytes::<Route>(payload).map(|route| Subject::Route(route.id)));
     subjects.extend(from_bytes::<Pod>(payload).map(|pod| Subject::Pod(pod.uid)));
+    let service = "shop/checkout".parse();
+    subjects.extend(service.map(|service| Subject::ServiceEndpoint(service, IpAddr::from([10, 244, 1, 7]))));
     subjects.iter().for_each(|subject| same_resource(subject, payload));
 }
 
@@ -225,6 +229,8 @@ pub(crate) fn written(resource: &Resource) -> Content {
         Resource::Endpoints(_, endpoints) => Content::new(endpoints),
         Resource::EnforcedNamespaces(names) => Content::new(names),
         Resource::Pod(pod) => Content::new(pod),
+        Resource::ServiceEndpoint(_, _, endpoints) => Content::new(endpoints),
+        Resource::Destination(_, destination) => Content::new(destination),
         Resource::Routes(routes) => Content::of_routes(routes),
         Resource::Hosted(placement) => Content::new(placement),
     };

@@ -167,6 +167,13 @@ fn golden_files_are_read_and_written_as_they_were() {
     }
     resource("pod-with-account", &Resource::Pod(Box::new(pods::with_account())));
     resource("slice-pods-of-accounts", &Resource::FunctionConfig(Box::new(pods::of_accounts())));
+    for (name, destination) in
+        ["destination-service", "destination-preferring", "destination-pod"].into_iter().zip(pods::called())
+    {
+        resource(name, &Resource::Destination([10, 96, 0, 10].into(), Box::new(destination)));
+    }
+    let address = [10, 244, 1, 7].into();
+    resource("service-endpoint", &Resource::ServiceEndpoint(pods::service(), address, pods::endpoints()));
     for mode in [PodMode::Permissive, PodMode::Enforced] {
         resource(&format!("slice-pods-{mode}"), &Resource::FunctionConfig(Box::new(pods::function(mode))));
     }

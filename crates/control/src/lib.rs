@@ -57,6 +57,7 @@ pub use join_verifier::{BoxFuture, JoinError, JoinVerifier, VerifiedNode};
 pub use places::{OpenRequest, Place, Places, Requests, source};
 pub use rotation::{Phase, RotationOutcome};
 pub use server::ServeError;
+pub use state::destinations::DestinationChanges;
 pub use status::{
     AbsenceStatus, Certificates, Counters, DeliveryState, FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity,
     NodeChange, NodeEvent, NodeStatus, PlacementEvent, PodHosts, RejectedVersion, RevisionStatus, RolloutEvent, Status,

@@ -9,12 +9,13 @@
 //! wakes these sessions. [`State::next_delta`] then compares versions and composes the next
 //! message. Changes that come faster than a node reads are merged, and no change waits.
 //!
-//! The state has five parts. The methods of a part take the other parts that they read as
+//! The state has six parts. The methods of a part take the other parts that they read as
 //! arguments, and return the consequences for them as [`Effect`]s, which [`State::carry_out`]
 //! carries out. A file imports only files before it: `effect`, `session`, `notices`, `event_log`,
-//! `node`, `nodes`, `catalog`, `jobs`, `pods`, `hosting`, `load`, `quotas`, `scaling`, `leasing`,
-//! this file, and then the events that it handles: `publishing`, `membership`, `pod_events`,
-//! `absence`, `reports`, `delivery`, `trust`, `placement`, `listing`.
+//! `node`, `destinations`, `nodes`, `catalog`, `jobs`, `pods`, `hosting`, `load`, `quotas`,
+//! `scaling`, `leasing`, this file, and then the events that it handles: `publishing`, `membership`,
+//! `pod_events`, `destination_events`, `absence`, `reports`, `delivery`, `trust`, `placement`,
+//! `listing`.
 //!
 //! Functions are indexed by the nodes that host them, and subjects by the nodes that want them. So
 //! the cost of a change depends on the functions and nodes that it concerns, and not on how many
@@ -24,6 +25,8 @@
 mod absence;
 mod catalog;
 pub(crate) mod delivery;
+mod destination_events;
+pub(crate) mod destinations;
 mod effect;
 mod event_log;
 mod hosting;
@@ -46,6 +49,7 @@ mod session;
 mod trust;
 
 use self::catalog::Catalog;
+use self::destinations::Destinations;
 use self::effect::Effect;
 use self::hosting::Hosting;
 use self::leasing::Leasing;
@@ -65,6 +69,7 @@ pub(crate) struct State {
     catalog: Catalog,
     nodes: Nodes,
     hosting: Hosting,
+    destinations: Destinations,
     scaling: Scaling,
     leasing: Leasing,
     placement_log: PlacementLog,
@@ -77,9 +82,9 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new(compiled: CompiledDefinitions, histories: Histories) -> Self {
         let hosting = Hosting::new(!compiled.functions.is_empty());
-        let (nodes, scaling, leasing, placement_log, issued, now) = Default::default();
+        let (nodes, destinations, scaling, leasing, placement_log, issued, now) = Default::default();
         let catalog = Catalog::new(compiled, histories);
-        let mut state = Self { catalog, nodes, hosting, scaling, leasing, placement_log, issued, now };
+        let mut state = Self { catalog, nodes, hosting, destinations, scaling, leasing, placement_log, issued, now };
         for id in state.catalog.compiled.functions.keys().cloned().collect::<BTreeSet<_>>() {
             let effects = state.define(&id);
             state.carry_out(effects);
@@ -170,8 +175,8 @@ impl State {
 
     /// Recomputes the subjects that a node wants.
     fn refresh(&mut self, name: &str) {
-        let Self { catalog, nodes, hosting, .. } = self;
-        nodes.refresh(name, &catalog.compiled, &hosting.exposed, hosting.pods.of_node(name));
+        let Self { catalog, nodes, hosting, destinations, .. } = self;
+        nodes.refresh(name, (&catalog.compiled, destinations), &hosting.exposed, hosting.pods.of_node(name));
     }
 
     /// Passes the present capacity of a node to the scheduler.

@@ -52,6 +52,9 @@ pub(crate) enum Listing {
     /// Pods of Kubernetes on this node: whether their connections pass the node, and why not.
     #[value(alias = "pod")]
     Pods,
+    /// Services of Kubernetes that pods of this node call, with their endpoints and the way there.
+    #[value(alias = "service", alias = "svc")]
+    Services,
     /// External services, the functions that may call them, and the number of connections.
     #[value(alias = "external")]
     Externals,
@@ -165,6 +168,7 @@ impl Listing {
             Self::Revisions => "/revisions",
             Self::Instances => "/instances",
             Self::Pods => "/pods",
+            Self::Services => "/services",
             Self::Externals => "/externals",
             Self::Chains => "/chains",
             Self::Jobs => "/jobs",
@@ -224,16 +228,8 @@ impl Listing {
                 ("DIGEST", "digest", Wide),
             ],
             Self::Instances => &columns::INSTANCES[..columns::INSTANCES.len() - 1],
-            Self::Pods => &[
-                ("POD", "pod", Plain),
-                ("FUNCTION", "function", Plain),
-                ("MODE", "mode", Plain),
-                ("STATE", "state", Plain),
-                ("AGE", "since", Age),
-                ("REASON", "reason", Plain),
-                ("ADDRESSES", "addresses", Wide),
-                ("UID", "uid", Wide),
-            ],
+            Self::Pods => columns::PODS,
+            Self::Services => columns::SERVICES,
             Self::Volumes => &[
                 ("VOLUME", "volume", Plain),
                 ("SIZE", "size", Plain),

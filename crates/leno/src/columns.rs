@@ -155,3 +155,27 @@ pub(crate) const EVENTS: &[Column] = &[
     ("LOAD", "load", Wide),
     ("NODE", "node", Plain),
 ];
+
+/// The columns of `leno get pods`.
+pub(crate) const PODS: &[Column] = &[
+    ("POD", "pod", Plain),
+    ("FUNCTION", "function", Plain),
+    ("MODE", "mode", Plain),
+    ("STATE", "state", Plain),
+    ("AGE", "since", Age),
+    ("REASON", "reason", Plain),
+    ("ADDRESSES", "addresses", Wide),
+    ("UID", "uid", Wide),
+];
+
+/// The columns of `leno get services`.
+pub(crate) const SERVICES: &[Column] = &[
+    ("SERVICE", "service", Plain),
+    ("ADDRESS", "address", Plain),
+    ("ENDPOINT", "endpoint", Plain),
+    ("NODE", "node", Plain),
+    ("TRANSPORT", "transport", Plain),
+    ("STATE", "state", Plain),
+    ("CONNECTIONS", "connections", Plain),
+    ("IDENTITY", "identity", Wide),
+];

@@ -10,6 +10,7 @@ mod bounds;
 mod candidate;
 mod chain_link;
 mod container;
+mod destination;
 pub mod egress;
 mod fault;
 mod function;
@@ -38,6 +39,10 @@ pub use candidate::CandidatePrograms;
 pub use chain_link::ChainLink;
 pub use container::{
     Container, HostVolume, ImageRegistry, Images, PersistentVolume, Pull, RegistryCredentials, Volume,
+};
+pub use destination::{
+    BadServiceName, Destination, EndpointPort, MeshPod, Service, ServiceEndpoint, ServiceName, ServicePort,
+    TrafficDistribution,
 };
 pub use egress::{CertificateName, Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
 pub use fault::{Fault, FaultAbort, FieldValues};

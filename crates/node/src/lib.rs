@@ -7,6 +7,7 @@
 
 mod callers;
 mod channels;
+mod destinations;
 mod draining;
 mod engines;
 mod hot_restart;

@@ -11,6 +11,7 @@ use leno_proxy::NodeSnapshot;
 use leno_wire::{Resource, Subject};
 use std::collections::{BTreeSet, VecDeque};
 use std::future::poll_fn;
+use std::net::Ipv6Addr;
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -124,6 +125,8 @@ fn concerns(update: &Update) -> BTreeSet<Subject> {
         | Subject::Secrets(id)
         | Subject::Route(id)
         | Subject::Endpoints(id) => Subject::FunctionConfig(id),
+        // The endpoints of a Service come before it.
+        Subject::ServiceEndpoint(..) | Subject::Destination(_) => Subject::Destination(Ipv6Addr::UNSPECIFIED.into()),
         subject => subject,
     };
     update.changes.iter().map(of).collect()
@@ -138,7 +141,14 @@ fn stands_alone(update: &Update, present: &NodeSnapshot) -> bool {
             let before = present.functions.get(&config.id);
             before.is_some_and(|before| modules(config).is_subset(&modules(&before.config)))
         }
-        Change::Set(Resource::Bundle(_) | Resource::Endpoints(..) | Resource::Route(_)) | Change::Withdrawn(_) => true,
+        Change::Set(
+            Resource::Bundle(_)
+            | Resource::Endpoints(..)
+            | Resource::Route(_)
+            | Resource::Destination(..)
+            | Resource::ServiceEndpoint(..),
+        )
+        | Change::Withdrawn(_) => true,
         Change::Removed(subject) => !matches!(subject, Subject::Module(_)),
         Change::Set(_) => false,
     })

@@ -1,5 +1,6 @@
 //! Starts a node: engines, supervisor, proxy, and the reconciler that keeps them configured.
 
+use crate::destinations::{ControlPlane, end_unused};
 use crate::engines::Engines;
 use crate::hot_restart::{
     self, ChildCounters, ChildLink, ChildNode, HotRestart, OfferError, Parent, ParentNode, Start, StateCheck,
@@ -21,6 +22,7 @@ use leno_agent::{Agent, BACKOFF, Identities, Options, PlatformJoin};
 use leno_identity::{Membership, SpiffeId, SvidStore};
 use leno_jail::Half;
 use leno_model::{Locality, MeshConfig};
+use leno_proxy::destinations::NodePlace;
 use leno_proxy::modules::Modules;
 use leno_proxy::{Addresses, Handle, Machines, Node, NodeSnapshot};
 use leno_supervisor::{JailSupport, Settings, Supervisor};
@@ -138,7 +140,7 @@ pub async fn start(
     let svids = join.membership.svids().clone();
     let node_identity = join.membership.identity().clone();
     let gateway = join.gateway.then(|| SpiffeId::gateway(svids.bundle().trust_domain())).transpose()?;
-    let own: BTreeSet<SpiffeId> = gateway.into_iter().chain([node_identity]).collect();
+    let own: BTreeSet<SpiffeId> = gateway.into_iter().chain([node_identity.clone()]).collect();
     let mut telemetry = Telemetry::start(&mesh).context("the access log or the span exporter cannot be started")?;
     telemetry.namespaces = namespaces.clone();
     tokio::spawn(omissions::report(namespaces));
@@ -149,6 +151,8 @@ pub async fn start(
     if let Some(redis) = redis {
         quotas::start(redis, &node.policy_state.limits)?;
     }
+    let here =
+        NodePlace { node: node_identity.node_name().unwrap_or_default().to_owned(), zone: join.locality.zone.clone() };
     node.endpoints.set_locality(join.locality);
     let options = leno_proxy::Options { workers, outbound: join.pods.is_none(), ..leno_proxy::Options::default() };
     tracing::info!("connections: {} at most, by the limit on file descriptors", options.connections);
@@ -186,6 +190,10 @@ pub async fn start(
     if hot_restart.is_some() {
         // It is set once.
         let _ = to_be.set(agent.clone());
+    }
+    if join.pods.is_some() {
+        node.destinations.begin(here, Box::new(ControlPlane(agent.clone())));
+        tokio::spawn(end_unused(node.clone()));
     }
     let questions = agent.questions();
     tokio::spawn(follow_machines(agent.machines(), node.machines.clone()));

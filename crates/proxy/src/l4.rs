@@ -8,6 +8,7 @@ pub(crate) mod gateway;
 pub(crate) mod hello;
 pub(crate) mod inbound;
 pub(crate) mod opening;
+pub(crate) mod pod_calls;
 pub(crate) mod pods;
 mod remote;
 

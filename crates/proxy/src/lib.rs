@@ -44,6 +44,6 @@ pub use state::routes::calls::CallTables;
 pub use state::routes::gateway::{GatewayTables, OpenedListener, PortProtocol};
 pub use state::snapshot::{Change as SnapshotChange, NodeSnapshot};
 pub use state::{
-    addresses, channels, credential, endpoints, extension, health, instances, kernel, limits, links, modules, pods,
-    policy_state, shards, signature, tokens,
+    addresses, channels, credential, destinations, endpoints, extension, health, instances, kernel, limits, links,
+    modules, pods, policy_state, shards, signature, tokens,
 };

@@ -11,6 +11,7 @@ pub(crate) mod component;
 pub mod credential;
 pub(crate) mod decisions;
 pub(crate) mod delays;
+pub mod destinations;
 pub(crate) mod egress;
 pub(crate) mod egress_guard;
 pub(crate) mod end_notice;

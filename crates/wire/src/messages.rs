@@ -7,8 +7,7 @@ use crate::resource::{Content, Instance, Subject, Version};
 use crate::v1;
 use bytes::Bytes;
 use leno_identity::{AuthorityKeyId, CertificateDer, MembershipMark};
-use leno_model::BadFunctionId;
-use leno_model::{FunctionId, InstanceState, ModuleHash, PodUid};
+use leno_model::{BadFunctionId, FunctionId, InstanceState, ModuleHash, PodUid, ServiceName};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -74,6 +73,8 @@ impl From<&Subject> for v1::Subject {
             Subject::Endpoints(function) => (v1::Kind::Endpoints, function.to_string()),
             Subject::EnforcedNamespaces => (v1::Kind::EnforcedNamespaces, String::new()),
             Subject::Pod(uid) => (v1::Kind::Pod, uid.to_string()),
+            Subject::ServiceEndpoint(service, address) => (v1::Kind::ServiceEndpoint, format!("{service}/{address}")),
+            Subject::Destination(address) => (v1::Kind::Destination, address.to_string()),
             Subject::Routes => (v1::Kind::Routes, String::new()),
             Subject::Hosted => (v1::Kind::Hosted, String::new()),
         };
@@ -83,6 +84,10 @@ impl From<&Subject> for v1::Subject {
 
 fn function_id(name: &str) -> Result<FunctionId, Status> {
     name.parse().map_err(|error: BadFunctionId| Status::invalid_argument(error.to_string()))
+}
+
+fn ip_address(text: &str) -> Result<IpAddr, Status> {
+    text.parse().map_err(|_| Status::invalid_argument(format!("`{}` is no IP address", text.escape_debug())))
 }
 
 /// Decodes the name of a resource.
@@ -104,6 +109,13 @@ pub fn subject(sent: Option<&v1::Subject>) -> Result<Subject, Status> {
             let uid = sent.name.parse::<PodUid>();
             Subject::Pod(uid.map_err(|error| Status::invalid_argument(error.to_string()))?)
         }
+        v1::Kind::ServiceEndpoint => {
+            let (service, address) = sent.name.rsplit_once('/').unwrap_or_default();
+            let service = service.parse::<ServiceName>();
+            let service = service.map_err(|error| Status::invalid_argument(error.to_string()))?;
+            Subject::ServiceEndpoint(service, ip_address(address)?)
+        }
+        v1::Kind::Destination => Subject::Destination(ip_address(&sent.name)?),
         v1::Kind::Unspecified => {
             return Err(Status::invalid_argument(format!("unknown kind of resource {}", sent.kind)));
         }

@@ -11,13 +11,13 @@ use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use leno_identity::{BadSpiffeId, CertificateDer, TrustBundle};
 use leno_model::{
-    FunctionConfig, FunctionId, GatewayRoutes, InstanceState, Locality, MeshConfig, ModuleHash, Pod, PodUid, Route,
-    SecretValues,
+    Destination, FunctionConfig, FunctionId, GatewayRoutes, InstanceState, Locality, MeshConfig, ModuleHash, Pod,
+    PodUid, Route, SecretValues, ServiceEndpoint, ServiceName,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::SystemTime;
 use zeroize::Zeroizing;
@@ -60,6 +60,12 @@ pub enum Subject {
     EnforcedNamespaces,
     /// A pod of the node. Only for nodes with [`Placement::Pods`].
     Pod(PodUid),
+    /// An endpoint of a Service, by its address. Only for nodes with [`Placement::Pods`].
+    ServiceEndpoint(ServiceName, IpAddr),
+    /// The meaning of an address that pods of the node call. A subscription also covers the endpoints of
+    /// the Service that has the address, those of the same address family. Only for nodes with
+    /// [`Placement::Pods`].
+    Destination(IpAddr),
     /// The routes of all gateways. A subscription covers the endpoints of all functions that are
     /// exposed or that a route leads to, and the routes to those that the node does not host.
     Routes,
@@ -96,6 +102,10 @@ pub enum Resource {
     EnforcedNamespaces(BTreeSet<String>),
     /// A pod of the node.
     Pod(Box<Pod>),
+    /// An endpoint of a Service. More than one: slices give its address different ports.
+    ServiceEndpoint(ServiceName, IpAddr, Vec<ServiceEndpoint>),
+    /// The meaning of an address.
+    Destination(IpAddr, Box<Destination>),
     /// The listeners and routes of Gateway documents. It also tells that the routes to all exposed
     /// functions were sent: as routes, or in the function configurations of functions that the node
     /// hosts.
@@ -183,6 +193,8 @@ impl Resource {
             Self::Endpoints(function, _) => Subject::Endpoints(function.clone()),
             Self::EnforcedNamespaces(_) => Subject::EnforcedNamespaces,
             Self::Pod(pod) => Subject::Pod(pod.uid.clone()),
+            Self::ServiceEndpoint(service, address, _) => Subject::ServiceEndpoint(service.clone(), *address),
+            Self::Destination(address, _) => Subject::Destination(*address),
             Self::Routes(_) => Subject::Routes,
             Self::Hosted(_) => Subject::Hosted,
         }
@@ -241,6 +253,12 @@ impl Resource {
                     return Err(bad(format!("it is the pod {}", pod.uid)));
                 }
                 Self::Pod(pod)
+            }
+            Subject::ServiceEndpoint(service, address) => {
+                Self::ServiceEndpoint(service.clone(), *address, from_bytes_observed(payload, observe).map_err(unread)?)
+            }
+            Subject::Destination(address) => {
+                Self::Destination(*address, from_bytes_observed(payload, observe).map_err(unread)?)
             }
             Subject::Routes => {
                 let routes: Option<_> = from_bytes_observed(payload, observe).map_err(unread)?;
@@ -343,6 +361,8 @@ impl fmt::Display for Subject {
             Self::Endpoints(function) => write!(f, "the endpoints of {function}"),
             Self::EnforcedNamespaces => f.write_str("the enforced namespaces"),
             Self::Pod(uid) => write!(f, "the pod {uid}"),
+            Self::ServiceEndpoint(service, address) => write!(f, "the endpoint {address} of {service}"),
+            Self::Destination(address) => write!(f, "the destination {address}"),
             Self::Routes => f.write_str("the gateway's part"),
             Self::Hosted => f.write_str("the node's part"),
         }

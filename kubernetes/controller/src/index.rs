@@ -1,6 +1,7 @@
 //! The index of a cluster: enrolled pods, workloads, nodes, and Services with their endpoints.
 
 mod changes;
+mod destinations;
 mod endpoint;
 mod follow;
 mod function;

@@ -265,8 +265,7 @@ async fn trust_domain(inbox: &Inbox, waiting: &watch::Sender<String>) -> TrustDo
 
 /// Applies changes of the cluster.
 fn take(inbox: &Inbox, control: &Control, changes: Changes) {
-    // No route uses Services yet.
-    let Changes { put, gone, workloads, nodes_gone, enforced, left_alone, unenrolled, services: _ } = changes;
+    let Changes { put, gone, workloads, nodes_gone, enforced, left_alone, unenrolled, services } = changes;
     for (pod, reason) in left_alone {
         tracing::warn!(%pod, "left alone: {reason}");
     }
@@ -277,6 +276,9 @@ fn take(inbox: &Inbox, control: &Control, changes: Changes) {
         }
         control.change_pods(put, &gone);
         control.notify_unenrolled(&unenrolled);
+        if let Some(services) = services {
+            control.change_destinations(services.destinations());
+        }
         for node in nodes_gone {
             if let Err(error) = control.revoke(&node, Transaction::default()) {
                 tracing::warn!(node, %error, "the membership of a node that is gone has not ended");

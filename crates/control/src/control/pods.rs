@@ -2,6 +2,7 @@
 
 use super::Control;
 use crate::state::State;
+use crate::state::destinations::DestinationChanges;
 use crate::status::{DeliveryState, PodHosts};
 use leno_model::{Pod, PodUid};
 use leno_wire::Content;
@@ -35,6 +36,12 @@ impl Control {
             let mut state = self.state();
             pods.iter().for_each(|(node, uid)| state.unenrolled_pod(node, uid));
         }
+    }
+
+    /// Applies changes of Services and their endpoints. Nodes get no answers about addresses before the
+    /// first call, which has all of them.
+    pub fn change_destinations(&self, changes: DestinationChanges) {
+        self.change_at_length(|state: &mut State| state.change_destinations(changes));
     }
 
     /// The pods that their connected nodes do not capture, each with the node and the reason.

@@ -3,6 +3,7 @@
 use super::State;
 use super::effect::Effect;
 use super::node::{Node, ready};
+use super::nodes::is_of_services;
 use super::session::PendingDelta;
 use crate::definitions::EgressPolicy;
 use crate::status::DeliveryState;
@@ -35,6 +36,9 @@ pub(crate) enum Next {
 /// it has not asked: about five seconds.
 const LONGEST_SIGNING: u8 = 10;
 
+/// Maximum number of addresses to which a node may subscribe.
+const MAX_DESTINATIONS: usize = 8192;
+
 enum Difference {
     Same,
     Set(Content),
@@ -56,9 +60,20 @@ impl State {
             return;
         }
         let Some(node) = self.nodes.all.get_mut(name) else { return };
-        let (own, foreign): (Vec<_>, Vec<_>) = add.into_iter().partition(|subject| node.may_subscribe(subject));
+        let has_many = |node: &Node| {
+            let explicit = node.session.iter().flat_map(|session| &session.explicit);
+            explicit.filter(|subject| matches!(subject, Subject::Destination(_))).count()
+        };
+        let is_destination = |subject: &Subject| matches!(subject, Subject::Destination(_));
+        let mut free = MAX_DESTINATIONS.saturating_sub(has_many(node));
+        let (own, foreign): (Vec<_>, Vec<_>) = add.into_iter().partition(|subject| {
+            let fits = !is_destination(subject) || free.checked_sub(1).map(|less| free = less).is_some();
+            fits && node.may_subscribe(subject)
+        });
         foreign.iter().for_each(|subject| node.refuse(name, subject));
         let Some(session) = &mut node.session else { return };
+        let are_destinations = own.iter().chain(remove).all(is_destination);
+        let removed: Vec<_> = remove.iter().filter(|subject| session.explicit.contains(subject)).cloned().collect();
         for subject in remove {
             session.explicit.remove(subject);
             if session.sent.get(subject) == Some(&None) {
@@ -66,8 +81,13 @@ impl State {
             }
         }
         session.pending.extend(own.iter().cloned());
-        session.explicit.extend(own);
-        self.refresh(name);
+        let mut added = own;
+        added.retain(|subject| session.explicit.insert(subject.clone()));
+        if are_destinations {
+            self.want_destinations(name, &added, &removed);
+        } else {
+            self.refresh(name);
+        }
     }
 
     /// Whether a node is connected and has answered every change. Deltas of an earlier stream never
@@ -317,7 +337,7 @@ impl State {
         let Some(session) = self.nodes.all.get(name).and_then(|node| node.session.as_ref()) else {
             return Difference::Same;
         };
-        if !session.knows(subject) {
+        if !session.knows(subject) || is_of_services(subject) && !self.destinations.are_known {
             return Difference::Same;
         }
         let content = if session.wanted.contains_key(subject) { self.content(name, subject) } else { None };
@@ -354,6 +374,10 @@ impl State {
             Subject::Quota(function) => Content::new(&self.leasing.shares(function, name)?).ok(),
             Subject::EnforcedNamespaces => self.hosting.pods.enforced.clone(),
             Subject::Pod(uid) => self.hosting.pods.content(uid, name).cloned(),
+            Subject::Destination(address) => self.destinations.content(*address, self.pod_at(*address)),
+            Subject::ServiceEndpoint(service, address) => {
+                self.destinations.endpoint(service, *address, self.pod_at(*address))
+            }
             subject => self.catalog.compiled.contents.get(subject).cloned(),
         }
     }

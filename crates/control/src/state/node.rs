@@ -198,6 +198,7 @@ impl Node {
         match subject {
             Subject::Mesh | Subject::Bundle | Subject::Hosted => true,
             Subject::Routes => self.admission.gateway,
+            Subject::Destination(_) => self.has_pods(),
             Subject::Scale(_)
             | Subject::Quota(_)
             | Subject::Secrets(_)
@@ -207,6 +208,7 @@ impl Node {
             | Subject::Route(_)
             | Subject::Endpoints(_)
             | Subject::EnforcedNamespaces
+            | Subject::ServiceEndpoint(..)
             | Subject::Pod(_) => false,
         }
     }

@@ -1,5 +1,6 @@
 //! The nodes, their sessions, and the subjects that each session wants.
 
+use super::destinations::Destinations;
 use super::event_log::EventLog;
 use super::node::Node;
 use super::notices::Notices;
@@ -114,6 +115,21 @@ impl Nodes {
         }
     }
 
+    /// The connected nodes that want a subject.
+    pub(super) fn interested(&self, subject: &Subject) -> impl Iterator<Item = &Arc<str>> {
+        self.interest.get(subject).into_iter().flatten()
+    }
+
+    /// Marks all that sessions want or have of Services.
+    pub(super) fn compare_destinations(&mut self) {
+        for session in self.all.values_mut().filter_map(|node| node.session.as_mut()) {
+            let subjects = session.wanted.keys().chain(session.sent.keys());
+            let compared: Vec<_> = subjects.filter(|subject| is_of_services(subject)).cloned().collect();
+            session.pending.extend(compared);
+            session.wake();
+        }
+    }
+
     /// Whether all connected nodes have answered the last change of a subject. Nodes that are
     /// behind do not count.
     pub(super) fn have_answered(&self, subject: &Subject) -> bool {
@@ -149,11 +165,11 @@ impl Nodes {
 
     /// Recomputes the subjects that a session's subscriptions cover, and marks the differences. `pods`
     /// are those of the node. The cost depends on these, and on the functions that the node hosts and
-    /// routes to.
+    /// routes to, and the endpoints that it calls.
     pub(super) fn refresh<'a>(
         &mut self,
         name: &str,
-        compiled: &CompiledDefinitions,
+        (compiled, destinations): (&CompiledDefinitions, &Destinations),
         exposed: &BTreeSet<FunctionId>,
         pods: impl Iterator<Item = &'a PodUid>,
     ) {
@@ -167,6 +183,12 @@ impl Nodes {
         wanted.extend(routes.then_some((Subject::Certificates, 1)));
         wanted.extend(gets_pods.then_some((Subject::EnforcedNamespaces, 1)));
         wanted.extend(pods.filter(|_| gets_pods).map(|uid| (Subject::Pod(uid.clone()), 1)));
+        for subject in &explicit {
+            let Subject::Destination(address) = subject else { continue };
+            for endpoint in destinations.endpoints(*address) {
+                *wanted.entry(endpoint).or_default() += 1;
+            }
+        }
         let exposed = exposed.iter().filter(|id| routes && !node.hosted.contains(*id));
         for id in node.hosted.iter().chain(exposed) {
             for subject in self.subjects_of(&name, node.hosted.contains(id), (id, compiled), &explicit) {
@@ -267,6 +289,11 @@ impl Nodes {
         let session = self.all.get(name)?.session.as_ref()?;
         Some(self.attention.now.saturating_sub(session.unanswered_since()?))
     }
+}
+
+/// Whether the subject depends on Services.
+pub(super) fn is_of_services(subject: &Subject) -> bool {
+    matches!(subject, Subject::Destination(_) | Subject::ServiceEndpoint(..))
 }
 
 fn gain_interest(interest: &mut HashMap<Subject, Names>, subject: &Subject, name: &Arc<str>) {

@@ -3,9 +3,11 @@
 use super::State;
 use super::node::Node;
 use crate::status::PodHosts;
-use leno_model::{FunctionId, Pod, PodUid};
+use leno_identity::SpiffeId;
+use leno_model::{FunctionId, MeshPod, Pod, PodUid};
 use leno_wire::{Content, PodFaults, Subject};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 impl State {
@@ -16,6 +18,9 @@ impl State {
             return;
         }
         let before = self.hosting.pods.put(node, pod, content);
+        let had = before.iter().flat_map(|before| &before.addresses).copied();
+        let addresses: BTreeSet<IpAddr> = had.chain(pod.addresses.iter().copied()).collect();
+        addresses.into_iter().for_each(|address| self.announce_address(address));
         let before = before.map(|before| (before.node, before.function));
         if let Some((before_node, before_function)) = &before {
             self.host_pods(before_function, before_node);
@@ -38,6 +43,7 @@ impl State {
     /// Removes a pod.
     pub(crate) fn remove_pod(&mut self, uid: &PodUid) {
         let Some(pod) = self.hosting.pods.remove(uid) else { return };
+        pod.addresses.iter().for_each(|address| self.announce_address(*address));
         if let Some(node) = self.nodes.all.get_mut(&pod.node) {
             node.pod_faults.remove(uid);
         }
@@ -90,6 +96,15 @@ impl State {
             faults.into_iter().map(|(uid, reason)| (name.to_string(), uid.clone(), reason.clone())).collect()
         };
         connected.flat_map(of).collect()
+    }
+
+    /// The pod of the mesh that has an address, as callers get it; `None`: nothing that a node captures
+    /// has it.
+    pub(super) fn pod_at(&self, address: IpAddr) -> Option<MeshPod> {
+        let pod = self.hosting.pods.at(address).filter(|pod| pod.is_captured)?;
+        let trust_domain = self.catalog.compiled.gateway.as_ref()?.trust_domain().parse().ok()?;
+        let identity = SpiffeId::function(&trust_domain, &pod.function.namespace, pod.account.as_deref()?).ok()?;
+        Some(MeshPod { node: pod.node.to_string(), identity, mode: pod.mode })
     }
 
     /// Adds a pod to the subjects that its node wants, or removes it.

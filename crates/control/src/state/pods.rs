@@ -2,10 +2,11 @@
 
 use crate::status::PodHosts;
 use leno_identity::SpiffeId;
-use leno_model::{FunctionId, Pod, PodUid};
+use leno_model::{FunctionId, Pod, PodMode, PodUid};
 use leno_wire::Content;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// All pods. Indexed, so that the cost of a change does not depend on the number of others.
@@ -18,6 +19,8 @@ pub(super) struct Pods {
     functions: HashMap<FunctionId, BTreeMap<Arc<str>, u32>>,
     /// The nodes of each function, once they were asked for since they changed.
     hosts: OnceCell<Arc<PodHosts>>,
+    /// Pods by address.
+    addresses: HashMap<IpAddr, PodUid>,
     /// The namespaces whose pods enforce their policies, as nodes get them; `None`: they are not known.
     pub enforced: Option<Content>,
 }
@@ -27,7 +30,11 @@ pub(super) struct PodRecord {
     pub node: Arc<str>,
     pub function: FunctionId,
     /// Its service account, in the namespace of its function.
-    account: Option<Box<str>>,
+    pub account: Option<Box<str>>,
+    pub addresses: Box<[IpAddr]>,
+    pub mode: PodMode,
+    /// Its node captures it.
+    pub is_captured: bool,
     content: Content,
 }
 
@@ -44,13 +51,29 @@ impl Pods {
         if *count == 1 {
             self.hosts.take();
         }
-        self.all.insert(uid.clone(), PodRecord { node, function, account, content });
+        self.addresses.extend(pod.addresses.iter().map(|address| (*address, uid.clone())));
+        let record = PodRecord {
+            node,
+            function,
+            account,
+            addresses: pod.addresses.as_slice().into(),
+            mode: pod.mode,
+            is_captured: pod.refused.is_none(),
+            content,
+        };
+        self.all.insert(uid.clone(), record);
         before
     }
 
     /// Removes a pod. Returns it, if it was there.
     pub(super) fn remove(&mut self, uid: &PodUid) -> Option<PodRecord> {
         let record = self.all.remove(uid)?;
+        for address in &record.addresses {
+            // A later pod may have it by now.
+            if self.addresses.get(address) == Some(uid) {
+                self.addresses.remove(address);
+            }
+        }
         if let Some(pods) = self.nodes.get_mut(&record.node) {
             pods.remove(uid);
             if pods.is_empty() {
@@ -80,6 +103,11 @@ impl Pods {
     /// A pod as its node gets it; `None`: the node has no such pod.
     pub(super) fn content(&self, uid: &PodUid, node: &str) -> Option<&Content> {
         self.all.get(uid).filter(|pod| *pod.node == *node).map(|pod| &pod.content)
+    }
+
+    /// The pod that has an address.
+    pub(super) fn at(&self, address: IpAddr) -> Option<&PodRecord> {
+        self.all.get(self.addresses.get(&address)?)
     }
 
     /// The pods of a node.

@@ -62,7 +62,9 @@ impl Session {
         let since = match subject {
             Subject::Secrets(_) => leno_wire::SECRETS,
             Subject::Certificates => leno_wire::LISTENERS,
-            Subject::Pod(_) | Subject::EnforcedNamespaces => leno_wire::PODS,
+            Subject::Pod(_) | Subject::EnforcedNamespaces | Subject::ServiceEndpoint(..) | Subject::Destination(_) => {
+                leno_wire::PODS
+            }
             _ => 0,
         };
         self.protocol >= since

@@ -1,6 +1,7 @@
 //! Random histories. After any events in any order, each node has in the end exactly the resources
 //! that it should have.
 
+mod destinations;
 mod egress;
 mod jobs;
 mod machines;
@@ -68,6 +69,7 @@ struct World {
     /// By UID, with their nodes.
     pods: BTreeMap<String, (&'static str, leno_model::Pod)>,
     enforced: Option<BTreeSet<String>>,
+    services: destinations::Services,
 }
 
 impl World {
@@ -92,12 +94,13 @@ impl World {
             peers: NODES.map(|name| (name, Peer::default())).into(),
             pods: BTreeMap::new(),
             enforced: None,
+            services: destinations::Services::default(),
         }
     }
 
     fn step(&mut self, random: &mut Random) {
         let name = NODES[random.below(NODES.len())];
-        match random.below(12) {
+        match random.below(14) {
             0 | 1 => self.publish(random),
             2 => self.place(name, random),
             3 => self.connect(name),
@@ -106,6 +109,8 @@ impl World {
             6 => self.report(name, random),
             7 | 8 => drop(self.read(name)),
             9 | 10 => self.change_pod(random),
+            11 => self.change_services(random),
+            12 => self.call(name, random),
             _ => self.answer(name, random),
         }
     }
@@ -155,6 +160,9 @@ impl World {
             1 => Placement::Pods,
             _ => Placement::Only(FUNCTIONS.into_iter().filter(|_| random.one_in(2)).map(configs::function).collect()),
         };
+        if placement != Placement::Pods {
+            self.call_nothing(name);
+        }
         self.placements.insert(name, placement.clone());
         self.state.admit(name, Admission { placement, gateway: true, locality: Default::default(), egress: false });
     }
@@ -351,6 +359,7 @@ impl World {
             let own = self.pods.values().filter(|(node, _)| *node == name);
             wanted.extend(own.map(|(_, pod)| Subject::Pod(pod.uid.clone())));
         }
+        wanted.extend(self.called_endpoints(explicit));
         wanted.into_iter().filter_map(|subject| Some((subject.clone(), self.content(name, &subject)?))).collect()
     }
 
@@ -366,6 +375,7 @@ impl World {
             | Subject::Secrets(_)
             | Subject::Certificates => None,
             Subject::EnforcedNamespaces => self.enforced.as_ref().map(Content::new),
+            Subject::Destination(_) | Subject::ServiceEndpoint(..) => self.service_content(subject),
             Subject::Pod(uid) => self.pods.get(uid.as_str()).map(|(_, pod)| Content::new(pod)),
             Subject::FunctionConfig(id) => self.configs.get(id).map(|config| Content::new(&self.delivered(config))),
             Subject::Route(id) => {

@@ -67,7 +67,14 @@ impl Pass {
 impl Reconciler {
     pub(super) fn apply(&self, update: Update, loaded: LoadResult, state: &mut LoopState) {
         let is_apart = |change: &Change| {
-            matches!(change.subject(), Subject::Endpoints(_) | Subject::Pod(_) | Subject::EnforcedNamespaces)
+            matches!(
+                change.subject(),
+                Subject::Endpoints(_)
+                    | Subject::Pod(_)
+                    | Subject::EnforcedNamespaces
+                    | Subject::Destination(_)
+                    | Subject::ServiceEndpoint(..)
+            )
         };
         let changes_nothing = update.changes.iter().all(is_apart);
         let mut pass = Pass::new(self.node.snapshot.load_full());
@@ -128,6 +135,14 @@ impl Reconciler {
             Step::SetEndpoints(id, endpoints) => pass.endpoints.push((id, endpoints)),
             Step::SetPod(pod) => self.set_pod(*pod, pass),
             Step::RemovePod(uid) => pass.pods.push((uid, None)),
+            Step::SetDestination(address, destination) => {
+                if self.node.destinations.set(address, destination) {
+                    self.agent.subscribe([Subject::Destination(address)]);
+                }
+            }
+            Step::SetServiceEndpoint(service, address, parts) => {
+                self.node.destinations.set_endpoint(service, address, parts);
+            }
             Step::SetEnforced(namespaces) => {
                 if let Some(pods) = &self.pods {
                     pods.set_enforced(namespaces);

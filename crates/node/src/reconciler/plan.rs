@@ -3,12 +3,15 @@
 use crate::loader::{LoadError, LoadResult};
 use leno_agent::Change;
 use leno_identity::TrustBundle;
-use leno_model::{FunctionId, MeshConfig, ModuleHash, Pod, PodUid, SecretValues};
+use leno_model::{
+    Destination, FunctionId, MeshConfig, ModuleHash, Pod, PodUid, SecretValues, ServiceEndpoint, ServiceName,
+};
 use leno_proxy::endpoints::Endpoint;
 use leno_proxy::{FunctionEntry, GatewayTables};
 use leno_wire::{Bounds, Lease, Placement, Resource, Subject};
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// A step of an update.
@@ -33,6 +36,10 @@ pub(super) enum Step {
     /// Capture a pod, or change its settings.
     SetPod(Box<Pod>),
     RemovePod(PodUid),
+    /// Set the meaning of an address; `None`: neither a Service nor a pod of the mesh has it.
+    SetDestination(IpAddr, Option<Destination>),
+    /// Set an endpoint of a Service; no parts: it is gone.
+    SetServiceEndpoint(ServiceName, IpAddr, Vec<ServiceEndpoint>),
     /// Set the enforced namespaces of the cluster.
     SetEnforced(BTreeSet<String>),
     /// Close the open exchanges of a removed function.
@@ -76,6 +83,14 @@ fn step(change: Change, loaded: &mut LoadResult) -> Option<Step> {
         Change::Set(Resource::Pod(pod)) => Step::SetPod(pod),
         Change::Removed(Subject::Pod(uid)) => Step::RemovePod(uid),
         Change::Set(Resource::EnforcedNamespaces(namespaces)) => Step::SetEnforced(namespaces),
+        Change::Set(Resource::Destination(address, destination)) => Step::SetDestination(address, Some(*destination)),
+        Change::Removed(Subject::Destination(address)) => Step::SetDestination(address, None),
+        Change::Set(Resource::ServiceEndpoint(service, address, parts)) => {
+            Step::SetServiceEndpoint(service, address, parts)
+        }
+        Change::Removed(Subject::ServiceEndpoint(service, address)) => {
+            Step::SetServiceEndpoint(service, address, Vec::new())
+        }
         Change::Withdrawn(id) => Step::Withdraw(id),
         // Secrets are in force since the load.
         Change::Set(Resource::Secrets(..)) | Change::Removed(_) => return None,

@@ -1,10 +1,10 @@
-//! Connections from programs of pods, and connections to them that carry no HTTP.
+//! Connections to programs of pods that carry no HTTP.
 
 use super::opening::{self, Opening, Patience, classify};
 use super::{CountingReader, Proof, ResetUnlessDone, Stop, copy_both, count, hello, judge_inbound, reset};
 use crate::pipeline::worker::Worker;
 use crate::state::function::FunctionEntry;
-use crate::state::pods::{PodConnection, ServedPod};
+use crate::state::pods::PodConnection;
 use leno_http::peer::Peer;
 use leno_model::Pod;
 use leno_runtime::schedule::{self, Class};
@@ -17,30 +17,6 @@ use std::task::{Context, Poll};
 use std::time::{Instant, SystemTime};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional};
 use tokio::net::TcpStream;
-
-/// Connects a program's connection on to its destination, and copies bytes until both ends are
-/// done. Nothing is judged here: the node of the destination judges.
-pub(crate) async fn connect_on(worker: &Worker, pod: &Arc<ServedPod>, stream: TcpStream) {
-    schedule::charge(Class::of(&pod.function().to_string()));
-    let mut stream = ResetUnlessDone { stream, done: false };
-    let connected = async {
-        let destination = stream.stream.local_addr()?;
-        let bound = pod.network().bind_out(destination).await?;
-        // From here on, a pod of this node knows who calls.
-        let entries = (worker.node.pod_callers.enter(bound.local, pod), bound.known);
-        Ok::<_, io::Error>((bound.dial.await?, entries))
-    };
-    let (upstream, entries) = match connected.await {
-        Ok(connected) => connected,
-        Err(error) => return tracing::debug!(pod = &*pod.name, %error, "a connection of a pod has failed"),
-    };
-    let _ = upstream.set_nodelay(true);
-    let mut upstream = ResetUnlessDone { stream: upstream, done: false };
-    // They end before the socket does: another connection may have its address then.
-    let _entries = entries;
-    let copied = copy_bidirectional(&mut stream.stream, &mut upstream.stream).await;
-    (stream.done, upstream.done) = (copied.is_ok(), copied.is_ok());
-}
 
 /// Copies a connection that the kubelet has opened for a probe, or that a permissive pod takes
 /// although its function is not in force yet.

@@ -5,6 +5,7 @@ use crate::state::admission::Admission;
 use crate::state::channels::Channels;
 use crate::state::credential::Credentials;
 use crate::state::delays::Delays;
+use crate::state::destinations::Destinations;
 use crate::state::egress_guard::EgressGuard;
 use crate::state::endpoints::Endpoints;
 use crate::state::extension::Budget;
@@ -45,6 +46,8 @@ pub struct Node {
     pub endpoints: Endpoints,
     /// Credentials of the instances that may use the outbound listener.
     pub credentials: Credentials,
+    /// The meanings of addresses that pods of the node call.
+    pub destinations: Destinations,
     /// The pods of the node's own connections.
     pub pod_callers: PodCallers,
     /// Shared-memory links of instances.
@@ -114,6 +117,7 @@ impl Node {
             instances,
             endpoints: Endpoints::default(),
             credentials: Credentials::default(),
+            destinations: Destinations::default(),
             pod_callers: PodCallers::default(),
             links: Links::default(),
             channels: Channels::default(),

@@ -158,6 +158,21 @@ impl ServedPod {
         self.pod.load().identity(trust_domain).map(|identity| (&identity).into())
     }
 
+    /// The pod's namespace.
+    pub(crate) fn namespace(&self) -> &str {
+        self.name.split('/').next().unwrap_or_default()
+    }
+
+    /// Whether the pod has this address.
+    pub(crate) fn has_address(&self, address: IpAddr) -> bool {
+        self.pod.load().addresses.contains(&address)
+    }
+
+    /// The pod's address of the same family as another one.
+    pub(crate) fn address_like(&self, other: IpAddr) -> Option<IpAddr> {
+        self.pod.load().addresses.iter().copied().find(|address| address.is_ipv4() == other.is_ipv4())
+    }
+
     pub(crate) fn is_enforced(&self) -> bool {
         self.pod.load().mode == PodMode::Enforced
     }

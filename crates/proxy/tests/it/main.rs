@@ -27,6 +27,7 @@ mod interim;
 mod limits;
 mod names;
 mod nodes;
+mod pod_calls;
 mod pods;
 mod proof;
 mod renewal;

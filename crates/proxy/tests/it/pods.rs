@@ -29,8 +29,8 @@ const NODE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9));
 
 /// A pod on loopback.
-struct TestPod {
-    outbound: SocketAddr,
+pub(crate) struct TestPod {
+    pub outbound: SocketAddr,
     inbound: SocketAddr,
     served: Arc<ServedPod>,
     network: Arc<LoopbackNetwork>,
@@ -38,7 +38,7 @@ struct TestPod {
 }
 
 /// A network of a pod: its program listens at another port than the one that clients call, and all
-/// of its calls go to one destination.
+/// of its calls may go to one destination.
 struct LoopbackNetwork {
     address: IpAddr,
     program: SocketAddr,
@@ -56,10 +56,10 @@ async fn connect_from(address: IpAddr, to: SocketAddr) -> io::Result<TcpStream> 
 }
 
 impl PodNetwork for LoopbackNetwork {
-    fn bind_out(&self, _: SocketAddr) -> Binding {
+    fn bind_out(&self, called: SocketAddr) -> Binding {
         let (address, destination) = (self.address, *self.destination.lock().unwrap());
         Box::pin(async move {
-            let destination = destination.ok_or(io::ErrorKind::AddrNotAvailable)?;
+            let destination = destination.unwrap_or(called);
             let socket = TcpSocket::new_v4()?;
             socket.bind(SocketAddr::new(address, 0))?;
             let local = socket.local_addr()?;
@@ -79,7 +79,7 @@ impl PodNetwork for LoopbackNetwork {
 }
 
 impl TestPod {
-    fn start(mesh: &Mesh, function: &str, program: SocketAddr, change: impl FnOnce(&mut Pod)) -> Self {
+    pub(crate) fn start(mesh: &Mesh, function: &str, program: SocketAddr, change: impl FnOnce(&mut Pod)) -> Self {
         let listen = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let (outbound, inbound) = (listen(), listen());
         let addresses = [&outbound, &inbound].map(|listener| listener.local_addr().unwrap());

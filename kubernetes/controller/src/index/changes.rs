@@ -27,8 +27,8 @@ pub struct Changes {
     /// Pods that are not enrolled and have yet to start, with their nodes. Those of enforced namespaces
     /// are not among them.
     pub unenrolled: Vec<(String, PodUid)>,
-    /// Services and endpoints.
-    pub services: ServiceChanges,
+    /// Services and endpoints. `None`: they are the same, or not all of them have come yet.
+    pub services: Option<ServiceChanges>,
 }
 
 impl Changes {

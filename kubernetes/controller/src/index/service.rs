@@ -1,6 +1,7 @@
 //! Services of the API server, as far as the mesh needs them.
 
 use crate::api::{Kind, Metadata, Object};
+pub use leno_model::TrafficDistribution;
 use serde::Deserialize;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -117,15 +118,6 @@ pub enum Protocol {
     Udp,
     /// SCTP.
     Sctp,
-}
-
-/// The endpoints that callers of a Service prefer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TrafficDistribution {
-    /// Those in the caller's zone (`PreferSameZone`, and `PreferClose` before it).
-    SameZone,
-    /// Those on the caller's node, then those in its zone.
-    SameNode,
 }
 
 impl Object for ServiceObject {

@@ -32,13 +32,18 @@ pub(crate) struct ServiceIndex {
     values: EndpointValues,
     has_services: bool,
     has_slices: bool,
+    /// Whether the changes to an empty index were taken.
+    is_taken: bool,
     steps: ServiceChanges,
 }
 
 impl ServiceIndex {
-    /// The changes since the last call; none until all objects have come.
-    pub(crate) fn take(&mut self) -> ServiceChanges {
-        if self.has_services && self.has_slices { std::mem::take(&mut self.steps) } else { ServiceChanges::default() }
+    /// The changes since the last call; `None` until all objects have come, and if there are none.
+    pub(crate) fn take(&mut self) -> Option<ServiceChanges> {
+        let is_complete = self.has_services && self.has_slices;
+        let is_first = is_complete && !std::mem::replace(&mut self.is_taken, is_complete);
+        let changes = is_complete.then(|| std::mem::take(&mut self.steps))?;
+        (is_first || changes != ServiceChanges::default()).then_some(changes)
     }
 
     /// How many Services and slices there are, and endpoints in these.

@@ -274,8 +274,9 @@ async fn the_index_follows_a_cluster() {
     };
     while gone.is_empty() || addresses.is_empty() || !is_over(&services, &endpoints) {
         let changes = changes.recv().await.unwrap();
-        services.extend(changes.services.services);
-        endpoints.extend(changes.services.endpoints.into_values().flatten());
+        let changed = changes.services.unwrap_or_default();
+        services.extend(changed.services);
+        endpoints.extend(changed.endpoints.into_values().flatten());
         for (node, pod) in changes.put {
             assert_eq!((node.as_str(), pod.function.to_string()), ("recorded-1", format!("recorded/{}", pod.name)));
             assert_eq!((pod.ports[0].number, pod.probes[0].path.as_deref()), (8080, Some("/ready")));

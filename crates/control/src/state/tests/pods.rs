@@ -70,7 +70,7 @@ impl World {
     }
 }
 
-fn world() -> World {
+pub(super) fn world() -> World {
     let bundle = Authority::new(&configs::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
     let mut world = World::new(&bundle);
     let limited = |mut config: FunctionConfig| {

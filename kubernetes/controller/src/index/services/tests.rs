@@ -34,9 +34,9 @@ fn slice(name: &str, service: Option<&str>, ports: Value, endpoints: Value) -> E
 fn index(services: Vec<ServiceObject>, slices: Vec<EndpointSliceObject>) -> (ServiceIndex, ServiceChanges) {
     let mut index = ServiceIndex::default();
     index.change_slices(all(slices));
-    assert_eq!(index.take(), ServiceChanges::default(), "the Services are yet to come");
+    assert_eq!(index.take(), None, "the Services are yet to come");
     index.change_services(all(services));
-    let changes = index.take();
+    let changes = index.take().unwrap();
     (index, changes)
 }
 
@@ -162,9 +162,9 @@ fn only_endpoints_that_differ_are_changes() {
     assert_eq!((changes.services.len(), changes.endpoints[&key("web")].len()), (1, 100));
     index.change_slices(Change::Put(with(true)));
     index.change_services(Change::Put(service("web", json!({}))));
-    assert_eq!(index.take(), ServiceChanges::default());
+    assert_eq!(index.take(), None);
     index.change_slices(Change::Put(with(false)));
-    let changes = index.take().endpoints.remove(&key("web")).unwrap();
+    let changes = index.take().unwrap().endpoints.remove(&key("web")).unwrap();
     let changes: Vec<&Endpoint> = changes.values().map(|endpoint| endpoint.as_ref().unwrap()).collect();
     assert!(matches!(changes[..], [Endpoint { conditions: Conditions { is_ready: false, .. }, .. }]), "{changes:?}");
 }
@@ -181,7 +181,7 @@ fn an_endpoint_of_two_slices_has_the_better_state() {
         slices.into_iter().for_each(|slice| index.change_slices(Change::Put(slice)));
         of_both.insert(format!("{:?}", index.take()));
         index.change_slices(Change::Gone(key("b")));
-        let changes = index.take();
+        let changes = index.take().unwrap();
         let left: Vec<&str> = changes.endpoints[&key("web")].values().flatten().map(|it| &*it.pod).collect();
         assert_eq!(left, ["x"]);
     }
@@ -199,10 +199,10 @@ fn a_broken_object_stays_as_it_was() {
     index.change_slices(Change::Broken(broken("EndpointSlice", "a")));
     index.change_services(Change::Replaced { objects: vec![], broken: vec![broken("Service", "web")] });
     index.change_slices(Change::Replaced { objects: vec![], broken: vec![broken("EndpointSlice", "a")] });
-    assert_eq!(index.take(), ServiceChanges::default());
+    assert_eq!(index.take(), None);
     index.change_services(all(vec![]));
     index.change_slices(all(vec![]));
-    let changes = index.take();
+    let changes = index.take().unwrap();
     assert_eq!(changes.services[&key("web")], None);
     assert!(changes.endpoints[&key("web")].values().all(Option::is_none));
     assert!(index.slices.is_empty() && index.owners.is_empty());
@@ -295,7 +295,7 @@ struct ModelState {
 
 impl ModelState {
     fn take(&mut self, index: &mut ServiceIndex) {
-        let ServiceChanges { services, endpoints } = index.take();
+        let Some(ServiceChanges { services, endpoints }) = index.take() else { return };
         for (key, service) in services {
             match service {
                 Some(service) => drop(self.services.insert(key, service)),
