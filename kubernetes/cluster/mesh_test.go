@@ -56,6 +56,7 @@ func (b bench) testMesh(t *testing.T, r *report) {
 	})
 	parts.Go(func() { b.testExamples(t, r, programs) })
 	parts.Wait()
+	b.testServices(t, r)
 	r.run(t, "pods without the label are as before", false, func(t *testing.T) {
 		b.kubectl(t, "label", "namespace", "lab", "leno.dev/mesh-", "leno.dev/mode-")
 		b.calls(t, "node1", "/secrets", "200")
