@@ -112,7 +112,10 @@ func load(address string, input io.Reader) error {
 		io.Copy(io.Discard, input)
 		close(ended)
 	}()
-	kept := http.Client{Timeout: 5 * time.Second}
+	// A busy machine is slow.
+	const patience = 30 * time.Second
+	kept := http.Client{Timeout: patience}
+	fresh := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
 	failures := 0
 	for count := 0; ; count++ {
 		select {
@@ -123,7 +126,7 @@ func load(address string, input io.Reader) error {
 		}
 		client, name := &kept, "kept"
 		if count%2 == 0 {
-			client, name = &clients, "new"
+			client, name = &fresh, "new"
 		}
 		answer, err := client.Get(address)
 		if err == nil {
