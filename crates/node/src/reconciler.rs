@@ -364,23 +364,27 @@ impl Reconciler {
     }
 
     fn set_wanted<'a>(&self, entries: impl Iterator<Item = &'a Arc<FunctionEntry>>) {
-        let own = self.own.iter().cloned().chain(self.accounts());
-        self.wanted.send_replace(entries.filter_map(identity).chain(own).collect());
+        self.wanted.send_replace(self.wanted_for(entries));
     }
 
-    fn want_accounts(&self) {
-        let accounts = self.accounts();
-        self.wanted.send_if_modified(|wanted| {
-            let before = wanted.len();
-            wanted.extend(accounts);
-            wanted.len() > before
+    /// Wants the identities of the node's pods, after these have changed. The control plane refuses
+    /// those of pods that are gone.
+    fn follow_accounts(&self, draining: &Draining) {
+        let snapshot = self.node.snapshot.load();
+        let wanted = self.wanted_for(snapshot.functions.values().chain(draining.entries()));
+        self.wanted.send_if_modified(|before| {
+            let differs = *before != wanted;
+            *before = wanted;
+            differs
         });
     }
 
-    /// The identities of the node's pods. That of a pod may differ from its function's.
-    fn accounts(&self) -> BTreeSet<SpiffeId> {
+    /// The identities of these functions, of the node, and of its pods: that of a pod may differ from
+    /// its function's.
+    fn wanted_for<'a>(&self, entries: impl Iterator<Item = &'a Arc<FunctionEntry>>) -> BTreeSet<SpiffeId> {
         let snapshot = self.node.snapshot.load();
-        self.pods.iter().flat_map(|pods| pods.identities(&snapshot.mesh.trust_domain)).collect()
+        let accounts = self.pods.iter().flat_map(|pods| pods.identities(&snapshot.mesh.trust_domain));
+        entries.filter_map(identity).chain(self.own.iter().cloned()).chain(accounts).collect()
     }
 
     /// Notifies even if no identity is new: a new trust bundle may require new certificates.

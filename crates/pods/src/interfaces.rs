@@ -65,6 +65,7 @@ impl PodInterfaces {
     /// # Errors
     /// The runtime cannot wait for the kernel's messages.
     pub async fn follow(self: Arc<Self>, fail: impl Fn(CaptureError)) -> io::Result<()> {
+        #[expect(deprecated, reason = "the socket is owned by this, and stays open; `register` is unsafe")]
         let kernel = AsyncFd::new(self.clone())?;
         loop {
             let mut ready = kernel.readable().await?;

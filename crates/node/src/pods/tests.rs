@@ -270,15 +270,21 @@ async fn a_pod_is_captured_followed_and_released() {
     stream.read_exact(&mut greeting).await.unwrap();
     assert_eq!(&greeting, b"hello");
 
+    let domain = "leno.local".parse().unwrap();
+    let identities = || node.pods.identities(&domain).into_iter().map(|id| id.to_string()).collect::<Vec<_>>();
+    assert_eq!(identities(), ["spiffe://leno.local/ns/shop/sa/cart"]);
+
     cart.mode = PodMode::Enforced;
     cart.addresses = vec![[10, 0, 0, 1].into()];
+    cart.service_account = Some("other".to_owned());
     node.deliver(&[&cart]);
     eventually_async("the other mode", || captured.modes.lock().unwrap().last() == Some(&PodMode::Enforced)).await;
     assert_eq!(node.pods.instances(&cart.function)[0].address.ip(), cart.addresses[0]);
     assert_eq!(capture.attempts.load(Ordering::SeqCst), 1);
+    assert_eq!(identities(), ["spiffe://leno.local/ns/shop/sa/other"]);
 
     node.pods.follow(vec![(cart.uid.clone(), None)]);
-    assert_eq!(node.states(&cart), []);
+    assert_eq!((node.states(&cart), identities().len()), (vec![], 0));
     eventually_async("the end of the capture", || captured.stopped.load(Ordering::SeqCst) == 1).await;
     // The open connection goes on, and only then the pod is released.
     stream.write_all(b"more").await.unwrap();

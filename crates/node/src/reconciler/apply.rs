@@ -94,7 +94,7 @@ impl Reconciler {
         {
             // Their functions are in force now.
             pods.follow(changed_pods);
-            self.want_accounts();
+            self.follow_accounts(&state.draining);
         }
         for (subject, reason) in &rejected {
             tracing::error!(%subject, reason, "refused; what was in force goes on");
