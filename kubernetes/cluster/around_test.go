@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -105,9 +106,14 @@ func (b bench) testAddresses(t *testing.T) {
 	b.tryAll(t, ways)
 }
 
+// hbone is a line of a scan: without TLS there is no answer, or an alert.
+var hbone = regexp.MustCompile(`(?m)^15008 "(no answer|\\x15\\x03).*\n`)
+
 func (b bench) testPorts(t *testing.T) {
 	for pod, wanted := range map[string]string{"strict/shop": "8080 \"HTTP/1.1 403 Forbidden\"\n", "calm/shop": "8080 \"HTTP/1.1 200 OK\"\n"} {
-		if open, err := b.probe("plain/attacker", "scan", b.address(t, pod)); err != nil || open != wanted {
+		open, err := b.probe("plain/attacker", "scan", b.address(t, pod))
+		// Agents speak HBONE at this port, which takes certificates.
+		if open = hbone.ReplaceAllString(open, ""); err != nil || open != wanted {
 			t.Errorf("ports of %s: %q (%v), not %q", pod, open, err, wanted)
 		}
 	}
