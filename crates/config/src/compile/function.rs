@@ -15,6 +15,7 @@ use leno_model::revision::{DeclaredRevision, Template};
 use leno_model::special_address::single;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
@@ -53,13 +54,16 @@ pub(super) fn names(
         let known = || FunctionId { namespace: namespace.clone(), name: name.clone() };
         let id = cache.has(placed).then(known).or_else(|| fields::id(&metadata, &placed.document.metadata));
         let Some(id) = id else { continue };
-        if let Some(first) = names.get(&id) {
-            let first: &Arc<TypedDocument<document::Function>> = &functions[*first];
-            let message = format!("there is another function `{id}`, in {}", first.scope(problems).line());
-            metadata.field("name").problem(message, "give each its own name");
-            continue;
+        match names.entry(id) {
+            Entry::Vacant(entry) => {
+                entry.insert(index);
+            }
+            Entry::Occupied(entry) => {
+                let (id, first) = (entry.key(), functions[*entry.get()].scope(problems).line());
+                let message = format!("there is another function `{id}`, in {first}");
+                metadata.field("name").problem(message, "give each its own name");
+            }
         }
-        names.insert(id, index);
     }
     names
 }
