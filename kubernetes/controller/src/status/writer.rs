@@ -5,7 +5,7 @@ use super::conditions::{AUTHORITY, CAPTURED, PROGRAMMED, status_of};
 use super::peers::Peers;
 use super::programming::{NodeProgress, Programming};
 use crate::crds::{GROUP, ObjectKind, VERSION};
-use crate::documents::{ACCEPTED, ObjectStatus};
+use crate::documents::{ACCEPTED, Condition, ObjectStatus};
 use crate::publication::{Inbox, Publication, Report};
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -74,6 +74,8 @@ struct Tracked {
     settled: Option<Facts>,
     /// The first look at a generation that is not programmed, though it was or is about to be.
     unconfirmed: Option<(i64, Instant)>,
+    /// When the status was written last.
+    written: Option<Instant>,
     /// The next attempt after failed ones.
     postponed: Option<Postponed>,
 }
@@ -120,13 +122,22 @@ impl Tracked {
         let (Some(index), before) = (find(wanted), find(seen).map(|index| &seen.conditions[index])) else {
             return false;
         };
-        if !matches!(&*wanted.conditions[index].reason, "Pending" | "NotConnected") {
+        let is_unconfirmed = |one: &Condition| matches!(&*one.reason, "Pending" | "NotConnected");
+        if !is_unconfirmed(&wanted.conditions[index]) {
             self.unconfirmed = None;
             return false;
         }
+        let is_new = seen.observed_generation != Some(generation);
+        // The names of the nodes that are missing change with each that confirms.
+        if !is_new && before.is_some_and(is_unconfirmed) {
+            let is_early = self.written.is_some_and(|written| now.duration_since(written) < LAPSE);
+            if is_early && let Some(before) = before {
+                wanted.conditions[index] = before.clone();
+            }
+            return is_early;
+        }
         let was_programmed =
             before.is_some_and(|one| one.status == "True" && one.observed_generation == Some(generation));
-        let is_new = seen.observed_generation != Some(generation);
         if !was_programmed && !is_new {
             return false;
         }
@@ -234,7 +245,7 @@ impl StatusWriter {
                     self.counts.written.fetch_add(1, Ordering::Relaxed);
                     self.inbox.seen.set(id, wanted);
                     if let Some(tracked) = tracked.get_mut(id) {
-                        tracked.postponed = None;
+                        (tracked.postponed, tracked.written) = (None, Some(Instant::now()));
                     }
                 }
                 Err(reason) => {
@@ -296,7 +307,6 @@ fn own(status: &ObjectStatus) -> ObjectStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::documents::Condition;
 
     fn status(generation: i64, programmed: (&str, &str)) -> ObjectStatus {
         let condition = |kind: &str, (status, reason): (&str, &str)| Condition {
@@ -334,5 +344,11 @@ mod tests {
         assert_eq!(written(&seen, status(2, pending), LAPSE), "Programmed");
         assert_eq!(written(&seen, status(2, pending), LAPSE + FIRST_CONFIRMATION), "Pending");
         assert_eq!(written(&seen, status(2, ("False", "Invalid")), LAPSE), "Invalid");
+        // Nodes confirm one by one.
+        let (seen, away) = (status(2, pending), status(2, ("Unknown", "NotConnected")));
+        let mut written = Tracked { written: Some(begin), ..Tracked::default() };
+        assert!(written.is_early(&seen, &mut away.clone(), begin + LAPSE / 2));
+        assert!(!written.is_early(&seen, &mut away.clone(), begin + LAPSE));
+        assert!(!written.is_early(&seen, &mut status(2, good), begin));
     }
 }
