@@ -147,7 +147,7 @@ mod tests {
         assert!(error.reason.contains("trust domain orders.example; expected"), "{error}");
 
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
-        let mut root = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        let mut root = rcgen::CertificateParams::default();
         root.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         root.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign, rcgen::KeyUsagePurpose::CrlSign];
         let certificate = root.self_signed(&key).unwrap().pem();
