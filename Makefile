@@ -3,7 +3,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-checks clients ui run test test-ui test-stock-kernel test-adjacent lint deny fuzz bench bench-smoke azure conformance kubernetes kubernetes-down kubernetes-programs kubernetes-recordings test-kubernetes reference book dist clean
+.PHONY: help setup setup-checks clients ui run test test-ui test-stock-kernel test-adjacent lint deny fuzz bench bench-smoke azure conformance kubernetes kubernetes-down kubernetes-programs kubernetes-recordings test-kubernetes images reference book dist clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -102,6 +102,9 @@ book: ## Build the book (docs/) into target/book; mdBook is built from source th
 
 dist: setup ui ## Build packages into target/packages: .deb, static tarball, OCI image layout (PROFILE=release: a quick build).
 	@CARGO=$(CARGO) PROFILE=$(PROFILE) scripts/dist.sh
+
+images: setup ui ## Build the image for Kubernetes into target/images, as an OCI layout, and print its digest (PROFILE=release: a quick build).
+	@CARGO=$(CARGO) PROFILE=$(PROFILE) PROGRAMS=$(PROGRAMS) scripts/images.sh
 
 reference: setup ## Write docs/reference anew from the configuration types and the metrics, and the dashboards from these.
 	@LENO_BLESS=1 $(CARGO) test --quiet -p leno-config reference
