@@ -12,7 +12,9 @@ use leno_api::node::{self as admin, Address, Admin, Listener, PARENT_PID, Parent
 use leno_api::upgrade::Pending;
 use leno_identity::Membership;
 use leno_model::AdminListener;
-use leno_node::{CaptureOptions, ChildLink, Engines, Join, Listeners, Parent, PodOptions, Running, whole_machine};
+use leno_node::{
+    CaptureOptions, ChildLink, Engines, Join, Listeners, Parent, PodOptions, Pods, Running, whole_machine,
+};
 use leno_supervisor::{Settings, VolumeStore, end_orphans};
 use leno_wire::{Capacity, JoinToken};
 use rustix::process::{Resource, getrlimit};
@@ -58,6 +60,10 @@ pub(crate) struct Arguments {
     /// The node is one of Kubernetes: it hosts the functions of its pods, and no other instances.
     #[arg(long, requires = "token_file")]
     kubernetes: bool,
+    /// Release all pods and capture none, and remove the node's files at the end: the step before Leno
+    /// is removed from the cluster.
+    #[arg(long, requires = "kubernetes", hide = true)]
+    release: bool,
     /// File with a credential of the platform, such as the token of a service account, with which
     /// the node joins at each start, in place of a join token. It is read again when the node has to
     /// join again.
@@ -175,7 +181,7 @@ impl Arguments {
         let usual = [CGROUP, CGROUP_BESIDE_V1].map(PathBuf::from);
         let found = usual.into_iter().find(|folder| folder.join("cgroup.controllers").exists());
         let cgroup = self.cgroup.clone().or(found).unwrap_or_else(|| CGROUP.into());
-        Ok(Some(PodOptions::of_machine(CaptureOptions { cgroup, pins: PINS.into() })?))
+        Ok(Some(PodOptions::of_machine(CaptureOptions { cgroup, pins: PINS.into() }, self.release)?))
     }
 
     fn name(&self) -> Result<String> {
@@ -300,11 +306,15 @@ async fn node(
         }
     };
     match or(ended.as_mut(), take_over).await {
-        Some(Ok(gone)) => drop(tokio::spawn(async move {
-            gone.await;
-            PARENT_PID.store(0, Ordering::Relaxed);
-            sole.send_replace(true);
-        })),
+        Some(Ok(gone)) => {
+            let pods = running.pods.clone();
+            drop(tokio::spawn(async move {
+                gone.await;
+                pods.iter().for_each(Pods::set_alone);
+                PARENT_PID.store(0, Ordering::Relaxed);
+                sole.send_replace(true);
+            }));
+        }
         Some(Err(reason)) => {
             running.stop().await?;
             bail!("{reason}");
@@ -392,6 +402,9 @@ async fn node(
         }
     };
     running.stop_unless(hurry).await?;
+    if arguments.release {
+        leno_node::remove_files(Path::new(PINS))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

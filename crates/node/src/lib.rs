@@ -37,6 +37,7 @@ pub use listeners::Listeners;
 pub use placement::whole_machine;
 pub use pods::{
     Capture, CaptureError, CaptureOptions, MachineCapture, PodHandle, PodOptions, PodState, PodStatus, Pods,
+    remove_files,
 };
 pub use questions::PendingView;
 pub use start::{HotRestartOptions, Join, Running, start};

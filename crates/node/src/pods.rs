@@ -9,6 +9,7 @@ mod capture;
 mod cni;
 mod enforced;
 mod machine;
+mod removal;
 mod status;
 mod task;
 #[cfg(test)]
@@ -18,6 +19,7 @@ mod transfer;
 pub use capture::{Capture, PodHandle};
 pub use leno_pods::{CaptureError, CaptureOptions};
 pub use machine::MachineCapture;
+pub use removal::remove_files;
 pub use status::{PodState, PodStatus};
 
 use crate::workloads::Workloads;
@@ -30,11 +32,12 @@ use leno_proxy::{Interceptor, Node};
 use leno_wire::Instance;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use task::{PodTask, Status};
 use tokio::sync::watch;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 /// The parts of the machine that a node with pods uses.
@@ -45,6 +48,8 @@ pub struct PodOptions {
     pub socket: PathBuf,
     /// The list of enforced namespaces that the CNI plug-in reads while the node is away.
     pub enforced: PathBuf,
+    /// Release all pods and capture none, because Leno is about to be removed.
+    pub releases: bool,
 }
 
 impl PodOptions {
@@ -52,9 +57,9 @@ impl PodOptions {
     ///
     /// # Errors
     /// The machine lacks something, which the error names.
-    pub fn of_machine(options: CaptureOptions) -> Result<Self, CaptureError> {
+    pub fn of_machine(options: CaptureOptions, releases: bool) -> Result<Self, CaptureError> {
         let capture = Arc::new(MachineCapture::start(options)?);
-        Ok(Self { capture, socket: SOCKET.into(), enforced: ENFORCED_FILE.into() })
+        Ok(Self { capture, socket: SOCKET.into(), enforced: ENFORCED_FILE.into(), releases })
     }
 }
 
@@ -83,12 +88,16 @@ struct Inner {
     /// Whether this process serves the pods of the node, and answers the CNI plug-in.
     ready: watch::Sender<bool>,
     enforced: EnforcedList,
+    /// All pods are released, whatever the control plane delivers.
+    releases: bool,
+    /// Whether the parent of a hot restart has gone.
+    alone: watch::Sender<bool>,
 }
 
 /// Reports why a pod is not captured; `None`: it is, or is gone.
 pub(crate) type FaultReport = Box<dyn Fn(&PodUid, Option<String>) + Send + Sync>;
 
-/// What this node and the control plane tell each other of pods.
+/// Messages about pods between this node and the control plane.
 pub(crate) struct PodExchange {
     pub report: FaultReport,
     /// Pods of the node that are not in the mesh.
@@ -161,8 +170,8 @@ impl Pods {
         interceptor: Interceptor,
         mut owner: watch::Receiver<bool>,
     ) -> Self {
-        let PodOptions { capture, socket, enforced } = options;
-        let pods = Self::new(capture, exchange, &enforced, node, interceptor, owner.clone());
+        let socket = options.socket.clone();
+        let pods = Self::new(options, exchange, node, interceptor, owner.clone());
         let asked = pods.clone();
         tokio::spawn(async move {
             // The error: the node has ended.
@@ -177,13 +186,13 @@ impl Pods {
     }
 
     fn new(
-        capture: Arc<dyn Capture>,
+        PodOptions { capture, enforced, releases, .. }: PodOptions,
         exchange: PodExchange,
-        enforced: &Path,
         node: &Arc<Node>,
         interceptor: Interceptor,
         owner: watch::Receiver<bool>,
     ) -> Self {
+        let alone = watch::Sender::new(*owner.borrow());
         let inner = Inner {
             capture,
             report: exchange.report,
@@ -193,11 +202,16 @@ impl Pods {
             delivered: watch::Sender::new(0),
             unenrolled: exchange.unenrolled,
             complete: watch::Sender::new(false),
+            alone,
             owner,
             changes: watch::Sender::new(0),
             ready: watch::Sender::new(false),
-            enforced: EnforcedList::open(enforced),
+            enforced: EnforcedList::open(&enforced),
+            releases,
         };
+        if releases {
+            inner.enforced.set(BTreeSet::new());
+        }
         let pods = Self { inner: Arc::new(inner) };
         let inner = Arc::downgrade(&pods.inner);
         node.pod_callers.search_also(Box::new(move |client| inner.upgrade()?.caller(client)));
@@ -246,7 +260,7 @@ impl Pods {
     /// Follows a delivery of the control plane, whose functions are in force; `None`: the pod is gone.
     pub(crate) fn follow(&self, pods: Vec<(PodUid, Option<Pod>)>) {
         for (uid, pod) in pods {
-            match pod {
+            match pod.filter(|_| !self.inner.releases) {
                 Some(pod) if pod.refused.is_some() => self.refuse(pod),
                 Some(pod) => self.set(pod),
                 None => self.remove(&uid),
@@ -264,7 +278,9 @@ impl Pods {
 
     /// Replaces the enforced namespaces of the cluster.
     pub(crate) fn set_enforced(&self, namespaces: BTreeSet<String>) {
-        self.inner.enforced.set(namespaces);
+        if !self.inner.releases {
+            self.inner.enforced.set(namespaces);
+        }
     }
 
     /// Releases a pod that is not to be captured, and reports why.
@@ -280,15 +296,19 @@ impl Pods {
         self.inner.complete.send_replace(true);
     }
 
-    /// Releases the pods that left the mesh while no process of this node ran.
-    fn release_others(&self) {
+    /// Releases the pods that left the mesh while no process of this node ran. Returns whether none is
+    /// left.
+    fn release_others(&self) -> JoinHandle<bool> {
         let inner = self.inner.clone();
         let known = inner.table().pods.keys().cloned().collect();
-        tokio::task::spawn_blocking(move || inner.capture.release_others(&known));
+        spawn_blocking(move || inner.capture.release_others(&known))
     }
 
     /// Captures a pod at the request of the CNI plug-in, before its first program starts.
     async fn add(&self, pod: &PodName, network: PathBuf, addresses: Vec<IpAddr>) -> Verdict {
+        if self.inner.releases {
+            return Verdict::NotEnrolled;
+        }
         let mut delivered = self.inner.delivered.subscribe();
         let mut unenrolled = self.inner.unenrolled.clone();
         let is_unenrolled = |pods: &VecDeque<PodUid>| pod.uid.as_ref().is_some_and(|uid| pods.contains(uid));

@@ -4,7 +4,7 @@ use crate::listeners::PodListeners;
 use crate::network::{PodNetwork, cookie};
 use crate::pod::{CapturedPod, PodCapture};
 use crate::processes::PodProcesses;
-use crate::release::release;
+use crate::release::{release, stop};
 use crate::requirements;
 use crate::routes::Routes;
 use crate::settings::{accept_mark, set_accept_mark};
@@ -187,6 +187,15 @@ impl Capture {
             release(&self.pods, network, uid)?;
         }
         Ok(())
+    }
+
+    /// Captures no further connections of a pod that an earlier process has captured. See
+    /// [`CapturedPod::stop`].
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn stop(&self, network: &PodNetwork) -> Result<(), CaptureError> {
+        network.run(|| stop(&self.pods, cookie()?))
     }
 
     /// Puts a pod back that an earlier process has captured. See [`CapturedPod::release`].

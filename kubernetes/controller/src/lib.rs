@@ -11,6 +11,7 @@ pub mod index;
 pub mod lease;
 mod listener;
 pub mod publication;
+pub mod release;
 pub mod review;
 pub mod rights;
 pub mod run;

@@ -21,8 +21,13 @@ pub trait Capture: Send + Sync + 'static {
     /// address, such as the parent of a hot restart.
     fn caller(&self, client: SocketAddr) -> Option<PodUid>;
 
-    /// Releases the pods that an earlier process of this node has captured, except these.
-    fn release_others(&self, pods: &BTreeSet<PodUid>);
+    /// Captures no further connections of the pods that an earlier process of this node has captured,
+    /// except these. Open ones go on.
+    fn stop_others(&self, pods: &BTreeSet<PodUid>);
+
+    /// Releases the pods that an earlier process of this node has captured, except these. Returns whether
+    /// all of them are released.
+    fn release_others(&self, pods: &BTreeSet<PodUid>) -> bool;
 }
 
 /// A captured pod. Dropping it releases nothing: another process of this node may adopt the pod.

@@ -78,17 +78,43 @@ impl Capture for MachineCapture {
         })
     }
 
-    fn release_others(&self, pods: &BTreeSet<PodUid>) {
-        let captured = self.capture.captured().unwrap_or_else(|error| {
-            tracing::warn!(%error, "the pods of an earlier process are not known");
-            Vec::new()
-        });
+    fn stop_others(&self, pods: &BTreeSet<PodUid>) {
+        self.others(pods, |capture, network, _| capture.stop(network));
+    }
+
+    fn release_others(&self, pods: &BTreeSet<PodUid>) -> bool {
+        self.others(pods, leno_pods::Capture::release)
+    }
+}
+
+impl MachineCapture {
+    /// Does something to each pod that an earlier process has captured, except these. Returns whether that
+    /// succeeded for all of them.
+    fn others(
+        &self,
+        pods: &BTreeSet<PodUid>,
+        act: impl Fn(&leno_pods::Capture, &leno_pods::PodNetwork, &PodUid) -> Result<(), CaptureError>,
+    ) -> bool {
+        let captured = match self.capture.captured() {
+            Ok(captured) => captured,
+            Err(error) => {
+                tracing::warn!(%error, "the pods of an earlier process are not known");
+                return false;
+            }
+        };
+        let mut all = true;
         for uid in captured.iter().filter(|uid| !pods.contains(*uid)) {
             let network = self.capture.network_of(uid);
-            if let Err(error) = network.and_then(|network| self.capture.release(&network, uid)) {
-                tracing::warn!(pod = %uid, %error, "a pod that left the mesh is not released");
+            match network.and_then(|network| act(&self.capture, &network, uid)) {
+                // Without a process, nothing is left of its network.
+                Ok(()) | Err(CaptureError::NoProcess(_)) => {}
+                Err(error) => {
+                    tracing::warn!(pod = %uid, %error, "a pod that left the mesh is not released");
+                    all = false;
+                }
             }
         }
+        all
     }
 }
 

@@ -4,6 +4,7 @@ mod machine;
 
 use super::*;
 use crate::instances::HostedFunctions;
+use leno_cni::enforced::EnforcedNamespaces;
 use leno_cni::protocol::{CniCommand, CniRequest, CniResponse, VERSION, ask};
 use leno_config::DocumentSet;
 use leno_identity::{Authority, SvidStore};
@@ -14,6 +15,7 @@ use leno_telemetry::Telemetry;
 use leno_testkit::eventually_async;
 use std::io;
 use std::net::TcpListener;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tempfile::TempDir;
@@ -36,6 +38,10 @@ pub(super) struct TestNode {
 impl TestNode {
     /// Documents of Kubernetes: functions that are pods, and policies.
     pub(super) fn start(capture: Arc<dyn Capture>, documents: &str) -> Self {
+        Self::with(capture, documents, false)
+    }
+
+    fn with(capture: Arc<dyn Capture>, documents: &str, releases: bool) -> Self {
         let mut set = DocumentSet::of_text(Path::new("cluster.yaml"), documents);
         set.documents.kubernetes = true;
         let compiled = set.compile().unwrap();
@@ -62,6 +68,7 @@ impl TestNode {
             capture,
             socket: folder.path().join("run/cni.sock"),
             enforced: folder.path().join("enforced"),
+            releases,
         };
         let faults = Arc::<Mutex<BTreeMap<PodUid, String>>>::default();
         let reported = faults.clone();
@@ -175,8 +182,11 @@ impl Capture for LoopbackCapture {
         None
     }
 
-    fn release_others(&self, pods: &BTreeSet<PodUid>) {
-        *self.kept.lock().unwrap() = Some(pods.clone());
+    fn stop_others(&self, _: &BTreeSet<PodUid>) {}
+
+    fn release_others(&self, pods: &BTreeSet<PodUid>) -> bool {
+        // The first attempt fails.
+        self.kept.lock().unwrap().replace(pods.clone()).is_some()
     }
 }
 
@@ -393,4 +403,24 @@ async fn the_plug_in_waits_for_the_control_plane_and_the_capture() {
     assert_eq!(answer, CniResponse::NotEnrolled);
     let no_network = node.ask(CniCommand::Add, &other, None).await;
     assert_eq!(no_network, refused("the runtime names no network namespace (CNI_NETNS)"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_about_to_be_removed_releases_all_pods() {
+    let capture = Arc::new(LoopbackCapture::default());
+    let node = TestNode::with(capture.clone(), &function("cart", PodMode::Enforced), true);
+    let list = node.folder.path().join("enforced");
+    eventually_async("the empty list", || EnforcedNamespaces::read(&list).is_ok_and(|it| it.is_some())).await;
+    let pod = pod("cart", 1, PodMode::Enforced);
+    node.pods.set_enforced(["shop".to_owned()].into());
+    node.deliver(&[&pod]);
+    node.owner.send_replace(true);
+    node.pods.set_alone();
+    node.pods.complete();
+    assert_eq!(node.ask(CniCommand::Add, &pod, Some(Path::new("/proc/self/ns/net"))).await, CniResponse::NotEnrolled);
+    // The first attempt fails, so the node is ready after the second one.
+    eventually_async("readiness", || node.pods.is_ready()).await;
+    assert_eq!(capture.kept.lock().unwrap().take(), Some(BTreeSet::new()));
+    assert!(capture.of(&pod).is_none() && node.pods.functions().is_empty());
+    assert_eq!(EnforcedNamespaces::read(&list).unwrap(), Some(EnforcedNamespaces::default()));
 }

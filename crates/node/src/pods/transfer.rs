@@ -2,12 +2,15 @@
 //! child of a hot restart.
 
 use super::{Entry, Place, Pods};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 /// Pause between two looks at the pods.
 const LOOK: Duration = Duration::from_millis(10);
+/// Pause before another attempt to release all pods.
+const RELEASE: Duration = Duration::from_secs(1);
 /// How long a process waits until all pods are its own, or the child's. A pod that cannot be captured
 /// is not waited for.
 const MAX_TRANSFER: Duration = Duration::from_secs(30);
@@ -27,9 +30,31 @@ impl Pods {
         if self.inner.complete.subscribe().wait_for(|complete| *complete).await.is_err() {
             return;
         }
-        self.release_others();
+        if self.inner.releases {
+            self.await_parent().await;
+        }
+        let mut released = self.release_others();
+        while self.inner.releases && !matches!(released.await, Ok(true)) {
+            sleep(RELEASE).await;
+            released = self.release_others();
+        }
         until(|| self.all(Entry::is_settled)).await;
         self.inner.ready.send_replace(true);
+    }
+
+    /// Captures no further connections, and waits until the parent of a hot restart has let open ones
+    /// complete: the release of a pod ends them.
+    async fn await_parent(&self) {
+        let inner = self.inner.clone();
+        let _ = spawn_blocking(move || inner.capture.stop_others(&BTreeSet::new())).await;
+        let limit = self.inner.node.snapshot.load().mesh.limits.drain_timeout;
+        let mut alone = self.inner.alone.subscribe();
+        let _ = timeout(limit, alone.wait_for(|alone| *alone)).await;
+    }
+
+    /// The parent of a hot restart has gone.
+    pub fn set_alone(&self) {
+        self.inner.alone.send_replace(true);
     }
 
     /// Waits until the child of a hot restart gets the connections of all pods, and those that were on
