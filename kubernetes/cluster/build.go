@@ -53,6 +53,7 @@ var parts = []part{
 		"containerd-shim-runc-v2": containerdModule + "/cmd/containerd-shim-runc-v2",
 		"ctr":                     containerdModule + "/cmd/ctr",
 	}, tags: "no_btrfs,no_devmapper,no_tracing,no_zfs", version: []string{containerdModule + "/version.Version"}, minutes: 4},
+	{name: "helm", module: "helm.sh/helm/v4", packages: map[string]string{"helm": "helm.sh/helm/v4/cmd/helm"}, minutes: 3},
 	{name: "kubernetes", module: "k8s.io/kubernetes", packages: map[string]string{"kubernetes": "."},
 		links:   []string{"kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet"},
 		version: []string{"k8s.io/component-base/version.gitVersion", "k8s.io/client-go/pkg/version.gitVersion"}, minutes: 15},

@@ -181,14 +181,10 @@ func (b bench) installPlugin(t *testing.T, program string) {
 	file := filepath.Join(t.TempDir(), "leno.tar")
 	b.run(t, "image", "local/leno:1", file, program+"=/usr/bin/leno-cni", "--", "/usr/bin/leno-cni")
 	b.run(t, "load-image", file)
-	b.kubectl(t, "apply", "-f", "../deploy/namespace.yaml")
-	b.kubectl(t, "apply", "-f", "../deploy/cni.yaml")
+	b.kubectl(t, "create", "namespace", "leno-system")
+	b.kubectl(t, "apply", "-f", objects(t), "-l", "app.kubernetes.io/name=leno-cni")
 	b.kubectl(t, "rollout", "status", "-n", "leno-system", "daemonset/leno-cni", "--timeout=120s")
 	b.awaitNetwork(t, func(text string) bool { return strings.Contains(text, `"leno-cni"`) })
-	// The API server takes the other manifests as well.
-	for _, name := range []string{"agent", "controller"} {
-		b.kubectl(t, "apply", "--dry-run=server", "-f", "../deploy/"+name+".yaml")
-	}
 }
 
 func (b bench) testAbsentAgent(t *testing.T) {

@@ -103,7 +103,7 @@ func (b bench) testRemovedKind(t *testing.T) {
 		// No policy: all requests are allowed in a permissive namespace, and none in an enforced one.
 		b.answers(t, "calm/near", "http://10.96.7.1/secrets", answered)
 		b.answers(t, "strict/near", "http://10.96.7.2/", denied)
-		b.kubectl(t, "apply", "-f", "../crds")
+		b.kubectl(t, "apply", "-f", "../chart/definitions")
 		b.kubectl(t, "wait", "customresourcedefinition/policies.leno.dev", "--for=condition=Established", "--timeout=120s")
 		b.kubectl(t, "apply", "-f", "testdata/servers.yaml", "-f", "testdata/mesh-policy.yaml")
 		b.answers(t, "calm/near", "http://10.96.7.1/secrets", denied)

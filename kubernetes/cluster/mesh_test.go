@@ -12,13 +12,15 @@ import (
 	"testing"
 )
 
-// testMesh starts Leno by its manifests, enrols pods, and looks at their calls.
+// testMesh starts Leno by the objects of its chart, enrols pods, and looks at their calls.
 func (b bench) testMesh(t *testing.T, r *report) {
 	programs := os.Getenv("LENO_PROGRAMS")
 	if programs == "" {
 		t.Log("LENO_PROGRAMS is not set: no tests of Leno on Kubernetes. `make test-kubernetes` builds and names them.")
 		return
 	}
+	before := b.traces(t)
+	r.run(t, "Helm and leno install render the same objects", false, b.testSameObjects)
 	r.run(t, "Leno starts: two controllers, and an agent on each node", true, func(t *testing.T) { b.startMesh(t, programs) })
 	r.run(t, "pods are captured live, and a policy denies a path", false, b.testCapture)
 	r.run(t, "an enforced namespace lets only known callers in", false, b.testEnforced)
@@ -63,6 +65,7 @@ func (b bench) testMesh(t *testing.T, r *report) {
 		b.calls(t, "node2", "/secrets", "200")
 		b.kubectl(t, "delete", "namespace", "lab", "--timeout=120s")
 	})
+	r.run(t, "leno uninstall leaves nothing on nodes, in pods and in the cluster", false, func(t *testing.T) { b.testUninstall(t, before) })
 }
 
 // library is a line of ldd: a library and its file, or the loader.
@@ -101,12 +104,10 @@ func (b bench) startMesh(t *testing.T, programs string) {
 	b.kubectl(t, "rollout", "status", "-n", "lab", "daemonset/front", "--timeout=120s")
 }
 
-// install applies the manifests of Leno, and waits until all of it is ready.
+// install applies the objects of Leno, and waits until all of it is ready.
 func (b bench) install(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{"deploy/namespace.yaml", "deploy/rbac.yaml", "crds", "deploy/controller.yaml", "deploy/agent.yaml", "deploy/cni.yaml"} {
-		b.kubectl(t, "apply", "-f", "../"+name)
-	}
+	b.kubectl(t, "apply", "--server-side", "-f", objects(t))
 	for _, name := range []string{"deployment/leno-controller", "daemonset/leno-agent", "daemonset/leno-cni"} {
 		if output, err := b.try("", "kubectl", "rollout", "status", "-n", "leno-system", name, "--timeout=120s"); err != nil {
 			logs, _ := b.try("", "kubectl", "logs", "-n", "leno-system", name, "--all-pods", "--tail=30")

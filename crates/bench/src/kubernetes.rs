@@ -88,7 +88,7 @@ fn present(path: &Path) -> anyhow::Result<PathBuf> {
     path.canonicalize().with_context(|| format!("there is no {}", path.display()))
 }
 
-/// The path of a manifest.
-fn manifests(name: &str) -> String {
-    format!("{}/../../kubernetes/{name}", env!("CARGO_MANIFEST_DIR"))
+/// The folder with the definitions of Leno's kinds.
+fn definitions() -> String {
+    format!("{}/../../kubernetes/chart/definitions", env!("CARGO_MANIFEST_DIR"))
 }

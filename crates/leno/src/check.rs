@@ -1,6 +1,8 @@
 //! `leno check`: finds all problems that `leno up` would refuse, without starting anything.
 
 use crate::component_cache;
+use crate::kubernetes::{self, Cluster};
+use crate::output::Format;
 use crate::problems::{counted, report};
 use crate::programs;
 use crate::progress::Progress;
@@ -10,9 +12,37 @@ use crate::table;
 use anyhow::Result;
 use leno_config::{Effort, Problem, Snapshot, TranslationRow};
 use leno_intake::Intake;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+
+/// Documents, or a cluster.
+#[derive(clap::Args)]
+pub(crate) struct Subject {
+    /// A YAML file, or a folder of them.
+    #[arg(required_unless_present_any = ["file", "kubernetes"], conflicts_with = "kubernetes")]
+    path: Option<PathBuf>,
+    /// The same, as in other commands.
+    #[arg(short, long, value_name = "PATH", conflicts_with_all = ["path", "kubernetes"])]
+    file: Option<PathBuf>,
+    /// Check a Kubernetes cluster, before or after `leno install`: kernels, clocks, the network's
+    /// settings, your rights, and the parts of Leno; each with the fix. Ends with 1 if Leno cannot work.
+    #[arg(long)]
+    kubernetes: bool,
+    #[command(flatten)]
+    cluster: Cluster,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Prints the definitions of the documents, every problem in them, or the findings about a cluster.
+/// `strict`: warnings are a failure too.
+pub(crate) fn run(subject: &Subject, strict: bool, reader: Reader, server: &Server) -> Result<ExitCode> {
+    match (subject.kubernetes, subject.path.as_deref().or(subject.file.as_deref())) {
+        (false, Some(path)) => documents(path, strict, reader, server),
+        _ => kubernetes::check(&subject.cluster, subject.format),
+    }
+}
 
 /// The process that the documents are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -24,9 +54,7 @@ pub(crate) enum Reader {
     Control,
 }
 
-/// Prints the definitions of the documents, or every problem in them. `strict`: warnings are a
-/// failure too.
-pub(crate) fn run(path: &Path, strict: bool, reader: Reader, server: &Server) -> Result<ExitCode> {
+fn documents(path: &Path, strict: bool, reader: Reader, server: &Server) -> Result<ExitCode> {
     let intake = Intake::new(Arc::new(component_cache::modules()));
     let checks = Progress::of(format!("checks {}", path.display()));
     let checked = match reader {

@@ -34,7 +34,7 @@ pub(crate) struct Options {
 /// How far a requirement is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum State {
+pub(crate) enum State {
     /// It is met.
     Ok,
     /// Leno works without it, with less isolation or fewer functions.
@@ -45,25 +45,25 @@ enum State {
 
 /// The answer of one check.
 #[derive(Debug, Serialize)]
-struct Finding {
+pub(crate) struct Finding {
     check: String,
-    state: State,
+    pub(crate) state: State,
     /// The measured fact, and the consequence if it is not met.
-    found: String,
+    pub(crate) found: String,
     /// The remedy; `None`: there is nothing to mend.
-    fix: Option<String>,
+    pub(crate) fix: Option<String>,
 }
 
 impl Finding {
-    fn ok(check: impl Into<String>, found: impl Into<String>) -> Self {
+    pub(crate) fn ok(check: impl Into<String>, found: impl Into<String>) -> Self {
         Self { check: check.into(), state: State::Ok, found: found.into(), fix: None }
     }
 
-    fn limited(check: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Self {
+    pub(crate) fn limited(check: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { check: check.into(), state: State::Limited, found: found.into(), fix: Some(fix.into()) }
     }
 
-    fn failed(check: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Self {
+    pub(crate) fn failed(check: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { check: check.into(), state: State::Failed, found: found.into(), fix: Some(fix.into()) }
     }
 }
@@ -105,7 +105,8 @@ fn load(path: &Path) -> Result<Snapshot, Vec<Problem>> {
     Intake::new(Arc::new(component_cache::modules())).check(path, &Effort::unbounded())
 }
 
-fn print(findings: &[Finding], format: Format) {
+/// Prints findings as a table, with the fix below each line that needs one.
+pub(crate) fn print(findings: &[Finding], format: Format) {
     if format.is_json() {
         println!("{}", shown_json(&json!(findings).to_string()));
         return;

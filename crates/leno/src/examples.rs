@@ -30,6 +30,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ("check documents/", "problems and warnings, with file and line"),
             ("check documents/ --strict", "warnings are failures too, for CI"),
             ("check documents/ --for control", "as `leno apply` would send them"),
+            ("check --kubernetes", "what a cluster lacks for Leno, or what is wrong with it there"),
         ],
     ),
     (
@@ -37,6 +38,20 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         &[
             ("import compose.yaml -o shop.yaml", "documents for the services of a compose file"),
             ("import deployment.yaml -n shop", "documents in this namespace, on standard output"),
+        ],
+    ),
+    (
+        "install",
+        &[
+            ("install --image registry.example/leno:0.1.0", "Leno in the cluster of the current context"),
+            ("install --image registry.example/leno:0.1.0 --dry-run", "its objects, on standard output"),
+        ],
+    ),
+    (
+        "uninstall",
+        &[
+            ("uninstall", "Leno is removed; policies and their definitions stay"),
+            ("uninstall --delete-documents", "they are deleted too"),
         ],
     ),
     (

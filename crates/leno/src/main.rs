@@ -28,6 +28,7 @@ mod harden;
 mod hot_restart;
 mod import;
 mod jails;
+mod kubernetes;
 mod listing;
 mod logs;
 mod names;
@@ -128,14 +129,14 @@ enum Command {
     Upgrade(upgrade::Arguments),
     /// End with 0 if the node of this machine is ready, else with 1. Print what it waits for.
     Ready(NodeAddress),
-    /// Check documents without starting anything.
+    /// Check documents without starting anything, or a Kubernetes cluster (--kubernetes).
     ///
     /// Also warns of documents that are valid but very likely wrong: rules without effect, rules
     /// about users where no policy verifies tokens, callers that do not list the callee, identities
     /// of another trust domain, functions without a caller.
     Check {
         #[command(flatten)]
-        documents: DocumentPath,
+        subject: check::Subject,
         /// End with 2 if there are warnings.
         #[arg(long)]
         strict: bool,
@@ -164,6 +165,17 @@ enum Command {
         #[arg(short, long, value_name = "NAMESPACE")]
         namespace: Option<String>,
     },
+    /// Install Leno in a Kubernetes cluster, and wait until it is ready.
+    ///
+    /// Applies the objects of the Helm chart, which is part of this program, with the `kubectl` of this
+    /// machine. No pod is captured until a label enrols it.
+    Install(kubernetes::InstallArguments),
+    /// Remove Leno from a Kubernetes cluster.
+    ///
+    /// First the agents let go of all pods, without a failed request, and the CNI plug-in leaves the
+    /// nodes; then everything that `leno install` has made is deleted. Your labels stay, and your
+    /// policies too, unless you add --delete-documents.
+    Uninstall(kubernetes::UninstallArguments),
     /// Start a control plane that takes definitions through its API and serves nodes.
     ///
     /// It writes the first token, of an admin, to a file. Of several control planes that share an
@@ -440,10 +452,12 @@ fn main() -> ExitCode {
         Command::Gateway(arguments) => start(&arguments, true),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
         Command::Ready(node) => ready::run(&node),
-        Command::Check { documents, strict, reader, server } => check::run(documents.path(), strict, reader, &server),
+        Command::Check { subject, strict, reader, server } => check::run(&subject, strict, reader, &server),
         Command::Import { path, file, output, namespace } => {
             import::run(&path.or(file).unwrap_or_default(), output.as_deref(), namespace.as_deref())
         }
+        Command::Install(arguments) => kubernetes::install(&arguments),
+        Command::Uninstall(arguments) => kubernetes::uninstall(&arguments),
         Command::Control(options) => harden::process(false).and_then(|()| control::run(&options)),
         Command::Apply { sources, if_version, prune, dry_run, wait, server } => {
             remote::apply(&server, &sources, if_version, &prune, dry_run, wait)

@@ -1,6 +1,6 @@
 //! The rights that the controller needs, each with the calls that need it.
 //!
-//! `kubernetes/deploy/rbac.yaml` grants them and no others: a test compares both.
+//! `kubernetes/chart/templates/rbac.yaml` grants them and no others: a test compares both.
 
 /// A right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

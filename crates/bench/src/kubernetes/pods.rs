@@ -7,7 +7,7 @@ use super::cluster::Cluster;
 use super::objects::{ENROLLED, OTHER, PORT, idle, is_ready, milliseconds, server};
 use super::starts::Starts;
 use super::world::NAMESPACES;
-use super::{Setting, image, manifests};
+use super::{Setting, image};
 use crate::cpu::Memory;
 use crate::report::Report;
 use anyhow::{Context, ensure};
@@ -15,6 +15,7 @@ use leno_testkit::eventually;
 use serde_json::{Value, json};
 use std::fs;
 use std::net::SocketAddr;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -62,7 +63,7 @@ pub(super) fn measure(setting: &Setting, report: &mut Report) -> anyhow::Result<
     Ok(conditions)
 }
 
-/// Installs Leno by its manifests.
+/// Installs Leno by the objects of its chart.
 fn install(cluster: &Cluster, setting: &Setting) -> anyhow::Result<Starts> {
     let programs = [
         (&*setting.leno, "/usr/bin/leno"),
@@ -72,9 +73,11 @@ fn install(cluster: &Cluster, setting: &Setting) -> anyhow::Result<Starts> {
     image::load(cluster, &setting.folder, "local/leno:1", &programs)?;
     let this = std::env::current_exe()?;
     image::load(cluster, &setting.folder, "local/bench:1", &[(&this, "/usr/bin/leno-bench")])?;
-    for name in ["deploy/namespace.yaml", "deploy/rbac.yaml", "crds", "deploy/controller.yaml", "deploy/agent.yaml"] {
-        cluster.run(&["kubectl", "apply", "-f", &manifests(name)])?;
-    }
+    let objects = setting.folder.join("leno.yaml");
+    let rendered = Command::new(&setting.leno).args(["install", "--dry-run", "--image=local/leno:1"]).output()?;
+    ensure!(rendered.status.success(), "leno install: {}", String::from_utf8_lossy(&rendered.stderr));
+    fs::write(&objects, rendered.stdout)?;
+    cluster.run(&["kubectl", "apply", "--server-side", "-f", &objects.display().to_string()])?;
     for name in ["deployment/leno-controller", "daemonset/leno-agent"] {
         cluster.rollout(name)?;
     }

@@ -9,7 +9,7 @@ use super::api::Api;
 use super::cluster::Cluster;
 use super::objects::milliseconds;
 use super::world::{CALLERS, World};
-use super::{Setting, manifests};
+use super::{Setting, definitions};
 use crate::cpu::{Memory, Usage};
 use crate::relay::Relay;
 use crate::report::Report;
@@ -69,10 +69,10 @@ pub(super) fn measure(setting: &Setting, report: &mut Report) -> anyhow::Result<
     let world = counts.world;
     let cluster = Cluster::start(&setting.programs, &setting.folder.join("scale"), &["--control-only"])?;
     cluster.run(&["fake-nodes", &world.nodes.to_string()])?;
-    for name in ["deploy/namespace.yaml", "crds"] {
-        cluster.run(&["kubectl", "apply", "-f", &manifests(name)])?;
-    }
-    cluster.run(&["kubectl", "wait", "--for=condition=Established", "--timeout=60s", "-f", &manifests("crds")])?;
+    cluster.run(&["kubectl", "create", "namespace", "leno-system"])?;
+    let folder = definitions();
+    cluster.run(&["kubectl", "apply", "-f", &folder])?;
+    cluster.run(&["kubectl", "wait", "--for=condition=Established", "--timeout=60s", "-f", &folder])?;
     cluster.block_on(async || {
         let api = cluster.api();
         fill(&api, world).await?;

@@ -8,7 +8,6 @@
 
 use super::api::Api;
 use super::cluster::Cluster;
-use super::manifests;
 use super::objects::{ENROLLED, OTHER, idle, is_ready, milliseconds};
 use super::world::NAMESPACES;
 use crate::report::Report;
@@ -47,13 +46,12 @@ pub(super) struct Starts {
 }
 
 impl Starts {
-    /// Installs the plug-in on the nodes, and takes its installer away.
+    /// Waits for the plug-in on the nodes, and takes its installer away.
     pub(super) fn install(cluster: &Cluster) -> anyhow::Result<Self> {
         let node = cluster.folder().join("node1");
         let without = fs::read_to_string(node.join(CONFIGURATION))?;
-        cluster.run(&["kubectl", "apply", "-f", &manifests("deploy/cni.yaml")])?;
         cluster.rollout("daemonset/leno-cni")?;
-        cluster.run(&["kubectl", "delete", "-f", &manifests("deploy/cni.yaml"), "--wait", "--cascade=foreground"])?;
+        cluster.run(&["kubectl", "delete", "-n", "leno-system", "daemonset/leno-cni", "--cascade=foreground"])?;
         let with = fs::read_to_string(node.join(CONFIGURATION))?;
         ensure!(with.contains("\"leno-cni\""), "the plug-in is not in the network configuration:\n{with}");
         let script = node.join("opt/cni/bin").join(TIMED);

@@ -157,12 +157,10 @@ fn the_controller_serves_a_cluster() {
     let file = |path: &str| repository().join(path).display().to_string();
 
     // The API server accepts the definitions, and all documents of the repository.
-    cluster.kubectl(&["apply", "-f", &file("kubernetes/crds")], "").unwrap();
+    cluster.kubectl(&["apply", "-f", &file("kubernetes/chart/definitions")], "").unwrap();
     cluster.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"], "").unwrap();
-    let namespaces = ["namespace.yaml", "rbac.yaml"].map(|name| file(&format!("kubernetes/deploy/{name}")));
-    for name in &namespaces {
-        cluster.kubectl(&["apply", "-f", name], "").unwrap();
-    }
+    cluster.kubectl(&["create", "namespace", SYSTEM], "").unwrap();
+    cluster.kubectl(&["apply", "-f", &file("kubernetes/chart/templates/rbac.yaml")], "").unwrap();
     documents_are_accepted(&cluster);
     rules_are_in_force(&cluster);
 

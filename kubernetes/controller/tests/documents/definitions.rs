@@ -14,7 +14,7 @@ pub(crate) fn repository() -> PathBuf {
 /// `LENO_BLESS=1 cargo test -p leno-controller crds` writes the files anew.
 #[test]
 fn committed_definitions_are_up_to_date() {
-    let folder = repository().join("kubernetes/crds");
+    let folder = repository().join("kubernetes/chart/definitions");
     let mut stale = Vec::new();
     for kind in KINDS {
         let (file, text) = (folder.join(format!("{}.yaml", kind.plural)), kind.definition_yaml());
@@ -30,7 +30,7 @@ fn committed_definitions_are_up_to_date() {
     }
     assert!(
         stale.is_empty(),
-        "kubernetes/crds: {stale:?} are stale; run: LENO_BLESS=1 cargo test -p leno-controller crds"
+        "kubernetes/chart/definitions: {stale:?} are stale; run: LENO_BLESS=1 cargo test -p leno-controller crds"
     );
 }
 

@@ -6,9 +6,9 @@ use leno_controller::rights::{RIGHTS, Right, Scope};
 use serde_json::{Value, json};
 use std::fs;
 
-/// The rules of the roles in `kubernetes/deploy/rbac.yaml`, with the kind of each role.
+/// The rules of the roles in `kubernetes/chart/templates/rbac.yaml`, with the kind of each role.
 fn granted() -> Vec<(String, Value)> {
-    let file = repository().join("kubernetes/deploy/rbac.yaml");
+    let file = repository().join("kubernetes/chart/templates/rbac.yaml");
     let nodes = foreign_documents(&file, &fs::read_to_string(&file).unwrap()).unwrap();
     let roles: Vec<Value> = nodes.iter().map(value).collect();
     let is_of_controller = |subject: &Value| subject["name"] == "leno-controller";
