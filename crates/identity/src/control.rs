@@ -8,7 +8,7 @@ use crate::bundle::{RootPin, TrustBundle};
 use crate::crypto::{PROVIDER, algorithms};
 use crate::store::{Slot, SvidStore};
 use crate::tls::{ALPN_H2, TlsError};
-use crate::verifier::{AnyOfTrustDomain, Exactly, Roots};
+use crate::verifier::{AnyOf, AnyOfTrustDomain, Roots};
 use crate::verify;
 use leno_model::{SpiffeId, TrustDomain};
 use rustls::client::Resumption;
@@ -46,7 +46,7 @@ pub fn joining_client_config_with(bundle: TrustBundle) -> Result<Arc<ClientConfi
 }
 
 fn without_certificate(trust_domain: &TrustDomain, roots: Roots) -> Result<Arc<ClientConfig>, TlsError> {
-    let verifier = Exactly { expected: SpiffeId::control(trust_domain)?, roots, algorithms: algorithms() };
+    let verifier = AnyOf { expected: vec![SpiffeId::control(trust_domain)?], roots, algorithms: algorithms() };
     let mut config = ClientConfig::builder_with_provider(PROVIDER.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()

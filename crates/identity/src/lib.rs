@@ -62,6 +62,9 @@ pub use saved::{SavedError, replace_private_file};
 pub use store::{RenewError, SvidStore};
 pub use stored_certificates::{CERTIFICATE_KEY, PRIVATE_KEY, StoredCertificate, StoredCertificates};
 pub use svid::{Svid, SvidError};
-pub use tls::{TlsError, client_config, peer_identity, peer_not_after, server_config, server_name};
+pub use tls::{
+    TlsError, client_config, peer_identity, peer_not_after, server_config, server_name, tunnel_client_config,
+    tunnel_server_config,
+};
 pub use trusted_servers::TrustedServers;
 pub use verify::{PeerError, not_after};

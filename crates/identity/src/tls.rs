@@ -6,7 +6,7 @@
 
 use crate::crypto::{PROVIDER, algorithms};
 use crate::store::{Slot, SvidStore};
-use crate::verifier::{AnyOfTrustDomain, Exactly, Roots};
+use crate::verifier::{AnyOf, AnyOfTrustDomain, Roots};
 use crate::verify;
 use leno_model::{BadSpiffeId, SpiffeId};
 use rustls::client::{ResolvesClientCert, Resumption};
@@ -57,11 +57,21 @@ pub(crate) const ALPN_H2: &[u8] = b"h2";
 /// requires an SVID of the trust domain from the client. One configuration serves all functions of
 /// the node and every renewal.
 pub fn server_config(store: &Arc<SvidStore>) -> Result<Arc<ServerConfig>, TlsError> {
+    server_with(store, Arc::new(ByServerName(store.clone())))
+}
+
+/// For tunnels to one pod (HBONE): shows the SVID of `id`, whatever server name the client asks for,
+/// and requires an SVID of the trust domain from the client.
+pub fn tunnel_server_config(store: &Arc<SvidStore>, id: &SpiffeId) -> Result<Arc<ServerConfig>, TlsError> {
+    server_with(store, Arc::new(OfOwner::new(store, id)))
+}
+
+fn server_with(store: &Arc<SvidStore>, resolver: Arc<dyn ResolvesServerCert>) -> Result<Arc<ServerConfig>, TlsError> {
     let verifier = AnyOfTrustDomain { store: store.clone(), algorithms: algorithms(), or_none: false };
     let mut config = ServerConfig::builder_with_details(PROVIDER.clone(), store.clock().clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(Arc::new(verifier))
-        .with_cert_resolver(Arc::new(ByServerName(store.clone())));
+        .with_cert_resolver(resolver);
     config.alpn_protocols = vec![ALPN_H2.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
@@ -75,17 +85,31 @@ pub fn client_config(
     caller: &SpiffeId,
     expected: &SpiffeId,
 ) -> Result<Arc<ClientConfig>, TlsError> {
-    let verifier =
-        Exactly { expected: expected.clone(), roots: Roots::OfStore(store.clone()), algorithms: algorithms() };
-    let resolver = OfCaller { slot: store.slot(caller), store: store.clone() };
+    client_with(store, caller, vec![expected.clone()]).map(Arc::new)
+}
+
+/// For tunnels of `caller` to a pod (HBONE): shows the caller's SVID, asks for no server name, and
+/// accepts a server with one of the `expected` identities.
+pub fn tunnel_client_config(
+    store: &Arc<SvidStore>,
+    caller: &SpiffeId,
+    expected: Vec<SpiffeId>,
+) -> Result<Arc<ClientConfig>, TlsError> {
+    let mut config = client_with(store, caller, expected)?;
+    config.enable_sni = false;
+    Ok(Arc::new(config))
+}
+
+fn client_with(store: &Arc<SvidStore>, caller: &SpiffeId, expected: Vec<SpiffeId>) -> Result<ClientConfig, TlsError> {
+    let verifier = AnyOf { expected, roots: Roots::OfStore(store.clone()), algorithms: algorithms() };
     let mut config = ClientConfig::builder_with_details(PROVIDER.clone(), store.clock().clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_client_cert_resolver(Arc::new(resolver));
+        .with_client_cert_resolver(Arc::new(OfOwner::new(store, caller)));
     config.alpn_protocols = vec![ALPN_H2.to_vec()];
     config.resumption = Resumption::disabled();
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
 /// The server name of `id` for the TLS handshake; it selects the server's certificate and proves
@@ -116,17 +140,34 @@ impl ResolvesServerCert for ByServerName {
     }
 }
 
+/// Shows the SVID of one identity.
 #[derive(Debug)]
-struct OfCaller {
+struct OfOwner {
     slot: Arc<Slot>,
     store: Arc<SvidStore>,
 }
 
-impl ResolvesClientCert for OfCaller {
-    fn resolve(&self, _: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+impl OfOwner {
+    fn new(store: &Arc<SvidStore>, id: &SpiffeId) -> Self {
+        Self { slot: store.slot(id), store: store.clone() }
+    }
+
+    fn certified(&self, schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let svid = self.slot.current(self.store.now()?)?;
         svid.certified().key.choose_scheme(schemes)?;
         Some(svid.certified().clone())
+    }
+}
+
+impl ResolvesServerCert for OfOwner {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.certified(hello.signature_schemes())
+    }
+}
+
+impl ResolvesClientCert for OfOwner {
+    fn resolve(&self, _: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.certified(schemes)
     }
 
     fn has_certs(&self) -> bool {

@@ -66,15 +66,15 @@ impl ClientCertVerifier for AnyOfTrustDomain {
     }
 }
 
-/// Accepts one server only: the one with exactly this identity. DNS names are ignored.
+/// Accepts a server with exactly one of these identities. DNS names are ignored.
 #[derive(Debug)]
-pub(crate) struct Exactly {
-    pub(crate) expected: SpiffeId,
+pub(crate) struct AnyOf {
+    pub(crate) expected: Vec<SpiffeId>,
     pub(crate) roots: Roots,
     pub(crate) algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for Exactly {
+impl ServerCertVerifier for AnyOf {
     fn verify_server_cert(
         &self,
         leaf: &CertificateDer<'_>,
@@ -88,7 +88,7 @@ impl ServerCertVerifier for Exactly {
         if let Roots::OfStore(store) = &self.roots {
             check_revoked(store, leaf)?;
         }
-        if presented == self.expected {
+        if self.expected.contains(&presented) {
             Ok(ServerCertVerified::assertion())
         } else {
             Err(refusal(PeerError::Unexpected { expected: self.expected.clone(), presented }))

@@ -78,13 +78,18 @@ pub enum PeerError {
     #[error("a certificate above it has {0}")]
     Constrained(UnknownConstraints),
     /// A valid identity, but not the expected one.
-    #[error("the server is `{presented}` and not `{expected}`")]
+    #[error("the server is `{presented}` and not {}", alternatives(expected))]
     Unexpected {
-        /// The server's expected identity.
-        expected: SpiffeId,
+        /// The identities that the server may have.
+        expected: Vec<SpiffeId>,
         /// The server's identity.
         presented: SpiffeId,
     },
+}
+
+fn alternatives(expected: &[SpiffeId]) -> String {
+    let quoted: Vec<_> = expected.iter().map(|id| format!("`{id}`")).collect();
+    quoted.join(" or ")
 }
 
 impl PeerError {

@@ -3,7 +3,10 @@
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose, SanType,
+};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -32,6 +35,31 @@ impl CertificateAuthority {
             params.distinguished_name.push(DnType::CommonName, "gone");
             params.not_after = rcgen::date_time_ymd(2024, 1, 1);
         })
+    }
+
+    /// A root that signs for the workloads of a trust domain (SPIFFE), and for those of others that
+    /// [`CertificateAuthority::workload`] names.
+    pub fn of_trust_domain(name: &str) -> Self {
+        Self::with(|params| {
+            params.subject_alt_names.push(SanType::URI(format!("spiffe://{name}").try_into().unwrap()));
+            params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        })
+    }
+
+    /// Its key as PEM.
+    pub fn key_pem(&self) -> String {
+        self.0.key().serialize_pem()
+    }
+
+    /// The certificate of a workload with this SPIFFE ID, with this change, and its key.
+    pub fn workload(&self, id: &str, change: impl FnOnce(&mut CertificateParams)) -> (Certificate, KeyPair) {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names.push(SanType::URI(id.try_into().unwrap()));
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.use_authority_key_identifier_extension = true;
+        change(&mut params);
+        self.sign(params)
     }
 
     /// Its certificate.
