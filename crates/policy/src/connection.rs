@@ -7,7 +7,7 @@ use crate::input::Peer;
 use crate::outcome::Denial;
 use crate::program::AUDIT;
 use crate::sidecar;
-use crate::spec::ProgramSpec;
+use crate::spec::{Action, AuthorizationRule, Matches, Operation, ProgramSpec, Source};
 use alloc::vec::Vec;
 
 /// The name of the authorization rule that allows a connection to `port`, or the denial. The
@@ -20,6 +20,39 @@ use alloc::vec::Vec;
 /// # Errors
 /// Returns the denial.
 pub fn judge<'r>(inbound: &'r ProgramSpec, peer: Peer<'_>, port: u16, host: &str) -> Result<&'r str, Denial> {
+    sidecar::check_port(&inbound.sidecar, port)?;
+    judge_by(&inbound.authorization, inbound.audit_default, peer, port, host)
+}
+
+/// Whether a request on a connection of this peer to `port` may be allowed, as far as the peer and
+/// the port decide. Rules may look at the request, too.
+pub fn may_carry_requests(inbound: &ProgramSpec, peer: Peer<'_>, port: u16) -> bool {
+    let rules: Vec<_> = inbound.authorization.iter().filter_map(without_request).collect();
+    sidecar::check_port(&inbound.sidecar, port).is_ok()
+        && judge_by(&rules, inbound.audit_default, peer, port, "").is_ok()
+}
+
+/// The part of a rule that concerns no request. A deny rule that looks at requests may let others
+/// pass.
+fn without_request(rule: &AuthorizationRule) -> Option<AuthorizationRule> {
+    let source = |source: &Source| Source { request_principals: Matches::default(), ..source.clone() };
+    let operation = |to: &Operation| Operation { ports: to.ports.clone(), ..Operation::default() };
+    let part = AuthorizationRule {
+        from: rule.from.iter().map(source).collect(),
+        to: rule.to.iter().map(operation).collect(),
+        when: Vec::new(),
+        ..rule.clone()
+    };
+    (rule.action == Action::Allow || part == *rule).then_some(part)
+}
+
+fn judge_by<'r>(
+    rules: &'r [AuthorizationRule],
+    audit_default: bool,
+    peer: Peer<'_>,
+    port: u16,
+    host: &str,
+) -> Result<&'r str, Denial> {
     let asked = RuleInput {
         peer,
         namespace: peer.identity.and_then(hosts::namespace_of_identity),
@@ -35,9 +68,8 @@ pub fn judge<'r>(inbound: &'r ProgramSpec, peer: Peer<'_>, port: u16, host: &str
         fields: &Fields::new(&[], Vec::new()),
         query: None,
     };
-    sidecar::check_port(&inbound.sidecar, port)?;
-    match authorization::judge(Rules::in_force(&inbound.authorization), &asked) {
-        Err(denial) if denial.default && inbound.audit_default => Ok(AUDIT),
+    match authorization::judge(Rules::in_force(rules), &asked) {
+        Err(denial) if denial.default && audit_default => Ok(AUDIT),
         verdict => verdict,
     }
 }
@@ -92,6 +124,22 @@ mod tests {
         assert!(verdict(Vec::new(), "cart", 6379).is_err());
         // Everything is also this.
         assert_eq!(verdict(vec![rule("all", Action::Allow, from("cart"), vec![])], "cart", 5432).unwrap(), "all");
+    }
+
+    #[test]
+    fn a_connection_may_carry_requests_that_some_rule_may_allow() {
+        let get = Operation { methods: any(vec![StringMatch::Exact("GET".to_string())]), ..ports(&[80]) };
+        let may = |rules: Vec<AuthorizationRule>, caller: &str, port| {
+            let program = ProgramSpec { authorization: rules, ..crate::testing::inbound() };
+            let identity = identity(caller);
+            may_carry_requests(&program, Peer { identity: Some(&identity), address: None }, port)
+        };
+        let allow = || rule("get", Action::Allow, from("cart"), vec![get.clone()]);
+        assert!(may(vec![allow()], "cart", 80));
+        assert!(!may(vec![allow()], "stock", 80) && !may(vec![allow()], "cart", 81) && !may(vec![], "cart", 80));
+        // A deny rule for some requests leaves others.
+        let deny = |to| vec![allow(), rule("deny", Action::Deny, from("cart"), to)];
+        assert!(may(deny(vec![get.clone()]), "cart", 80) && !may(deny(vec![]), "cart", 80));
     }
 
     #[test]
