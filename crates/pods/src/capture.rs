@@ -7,7 +7,7 @@ use crate::processes::PodProcesses;
 use crate::release::{release, stop};
 use crate::requirements;
 use crate::routes::Routes;
-use crate::settings::{accept_mark, set_accept_mark};
+use crate::settings::{ALL_MARKS, marks, set_marks};
 use crate::visitors::Visitors;
 use leno_ebpf::{Guard, Network, PodState, Pods, Side};
 use leno_model::PodUid;
@@ -162,10 +162,10 @@ impl Capture {
         let cookie = cookie()?;
         let state = match self.pods.state(cookie)? {
             Some(state) => state,
-            None => PodState { captured: false, enforced: false, generation: 0, kept: accept_mark()? },
+            None => PodState { captured: false, enforced: false, generation: 0, kept: marks()? },
         };
         self.pods.set_state(cookie, state)?;
-        set_accept_mark(1)?;
+        set_marks(ALL_MARKS)?;
         for source in [v4, v6].into_iter().flatten() {
             routes.lead_back(source)?;
         }

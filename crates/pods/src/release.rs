@@ -3,7 +3,7 @@
 use crate::error::CaptureError;
 use crate::network::{PodNetwork, cookie};
 use crate::routes::Routes;
-use crate::settings::set_accept_mark;
+use crate::settings::set_marks;
 use leno_ebpf::{Network, PodState, Pods};
 use leno_model::PodUid;
 use std::thread;
@@ -40,7 +40,7 @@ pub(crate) fn release(pods: &Pods, network: &PodNetwork, uid: &PodUid) -> Result
         stop(pods, cookie)?;
         Routes::open()?.undo()?;
         if let Some(state) = pods.state(cookie)? {
-            set_accept_mark(state.kept)?;
+            set_marks(state.kept)?;
         }
         Ok(pods.detach(&uid.to_string(), cookie)?)
     })

@@ -69,6 +69,12 @@ fn a_port_without_a_program_refuses_as_before() {
             }
         }
         assert_eq!(forwarder.arrivals(), [], "enforced: {enforced}");
+        // The agent itself serves this port.
+        for address in [v4, v6] {
+            let tunnels = at(address(POD), 15008);
+            let _ = read(other.connect(tunnels));
+            assert_eq!(arrived(&forwarder, false, tunnels), 1, "{:?}", forwarder.arrivals());
+        }
     }
 }
 

@@ -13,7 +13,7 @@ const OTHER: u8 = 3;
 fn state(place: &Place) -> String {
     place.output(
         "ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; \
-         cd /proc/sys/net/ipv4; grep . tcp_fwmark_accept tcp_syncookies; tc qdisc show; ls /proc/self/net | wc -l",
+         cd /proc/sys/net/ipv4; grep . tcp_fwmark_accept fwmark_reflect ../ipv6/fwmark_reflect tcp_syncookies; tc qdisc show; ls /proc/self/net | wc -l",
     )
 }
 
