@@ -3,7 +3,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-checks clients ui run test test-ui test-stock-kernel test-adjacent lint deny fuzz bench bench-smoke azure conformance kubernetes kubernetes-down kubernetes-programs kubernetes-recordings test-kubernetes images reference book dist clean
+.PHONY: help setup setup-checks clients ui run test test-ui test-stock-kernel test-adjacent lint deny fuzz bench bench-smoke azure conformance conformance-hbone kubernetes kubernetes-down kubernetes-programs kubernetes-recordings test-kubernetes images reference book dist clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -70,6 +70,15 @@ azure: setup ## Replay a workload of Azure Functions without a mesh, with Leno a
 conformance: setup-checks ## Run h2spec, gRPC interop, the Connect suite, Autobahn and the trace-context suite against the gateway and a whole hop.
 	@$(CARGO) build --release -p leno
 	@conformance/run
+
+# Istio's server listens at all addresses, so the tests need a separate network.
+HBONE_TESTS = test --release --offline -p leno-proxy -p leno-node --lib istio
+conformance-hbone: setup-checks ## Test tunnels to pods (HBONE) with Istio's own client and server, as root; these are built the first time.
+	@$(WITH_GO) CGO_ENABLED=0 go build -C conformance/hbone -trimpath -o "$(CURDIR)/target/conformance/hbone/" \
+	  istio.io/istio/pkg/test/echo/cmd/client istio.io/istio/pkg/test/echo/cmd/server
+	@$(CARGO) $(HBONE_TESTS) --no-run
+	@LENO_HBONE_PROGRAMS="$(CURDIR)/target/conformance/hbone" \
+	  unshare --net sh -c 'ip link set lo up && exec $(CARGO) $(HBONE_TESTS)'
 
 # The folder of its programs, which several working copies may share.
 KUBERNETES ?= $(CURDIR)/target/kubernetes

@@ -1,5 +1,6 @@
 //! Pods of a test's machine: with a capture on loopback, and with that of the kernel.
 
+mod istio;
 mod machine;
 
 use super::*;
@@ -7,12 +8,13 @@ use crate::instances::HostedFunctions;
 use leno_cni::enforced::EnforcedNamespaces;
 use leno_cni::protocol::{CniCommand, CniRequest, CniResponse, VERSION, ask};
 use leno_config::DocumentSet;
-use leno_identity::{Authority, SvidStore};
+use leno_identity::{Authority, AuthorityPem, KeyRequest, SvidStore};
 use leno_model::PodRefusal;
 use leno_proxy::pods::{Binding, Dial, PodNetwork};
 use leno_proxy::{FunctionEntry, Handle, Machines, NodeSnapshot, Options};
 use leno_telemetry::Telemetry;
 use leno_testkit::eventually_async;
+use leno_testkit::keys::CertificateAuthority;
 use std::io;
 use std::net::TcpListener;
 use std::path::Path;
@@ -22,7 +24,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-const TRUST_DOMAIN: &str = "test.example";
+const TRUST_DOMAIN: &str = "leno.local";
 
 /// A node without a control plane.
 pub(super) struct TestNode {
@@ -38,10 +40,17 @@ pub(super) struct TestNode {
 impl TestNode {
     /// Documents of Kubernetes: functions that are pods, and policies.
     pub(super) fn start(capture: Arc<dyn Capture>, documents: &str) -> Self {
-        Self::with(capture, documents, false)
+        Self::start_under(&CertificateAuthority::of_trust_domain(TRUST_DOMAIN), capture, documents)
     }
 
-    fn with(capture: Arc<dyn Capture>, documents: &str, releases: bool) -> Self {
+    /// The same, with certificates of this root.
+    pub(super) fn start_under(root: &CertificateAuthority, capture: Arc<dyn Capture>, documents: &str) -> Self {
+        Self::with(root, capture, documents, false)
+    }
+
+    fn with(root: &CertificateAuthority, capture: Arc<dyn Capture>, documents: &str, releases: bool) -> Self {
+        let authority = authority(root);
+        let svids = SvidStore::new(authority.bundle().clone());
         let mut set = DocumentSet::of_text(Path::new("cluster.yaml"), documents);
         set.documents.kubernetes = true;
         let compiled = set.compile().unwrap();
@@ -53,12 +62,13 @@ impl TestNode {
         let telemetry = Telemetry::quiet(TRUST_DOMAIN);
         for id in compiled.functions() {
             let config = compiled.function_config(id).unwrap();
+            let request = KeyRequest::new(&config.identity).unwrap();
+            let chain = authority.sign(request.csr(), &config.identity, Duration::from_secs(3600)).unwrap();
+            svids.install(request, chain).unwrap();
             let entry = FunctionEntry::load(&leno_sandbox::Engine::inline(), config);
             entry.share_in(&telemetry.namespaces);
             change.insert(Arc::new(entry));
         }
-        let authority = Authority::new(&TRUST_DOMAIN.parse().unwrap()).unwrap();
-        let svids = SvidStore::new(authority.bundle().clone());
         let node = Node::new(change.finish(), Arc::new(HostedFunctions::default()), svids, telemetry);
         let options = Options { workers: 2.try_into().ok(), connections: 1000, outbound: false };
         let handle = leno_proxy::serve(&node, options).unwrap();
@@ -110,6 +120,12 @@ impl TestNode {
     fn states(&self, pod: &Pod) -> Vec<InstanceState> {
         self.pods.instances(&pod.function).into_iter().map(|instance| instance.state).collect()
     }
+}
+
+/// The authority of the mesh with this root.
+fn authority(root: &CertificateAuthority) -> Authority {
+    let pem = AuthorityPem { certificate: root.pem(), key: root.key_pem().into(), roots: root.pem() };
+    pem.open(&TRUST_DOMAIN.parse().unwrap()).unwrap()
 }
 
 /// The document of a function that is pods, in the namespace `shop`.
@@ -408,7 +424,12 @@ async fn the_plug_in_waits_for_the_control_plane_and_the_capture() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_is_about_to_be_removed_releases_all_pods() {
     let capture = Arc::new(LoopbackCapture::default());
-    let node = TestNode::with(capture.clone(), &function("cart", PodMode::Enforced), true);
+    let node = TestNode::with(
+        &CertificateAuthority::of_trust_domain(TRUST_DOMAIN),
+        capture.clone(),
+        &function("cart", PodMode::Enforced),
+        true,
+    );
     let list = node.folder.path().join("enforced");
     eventually_async("the empty list", || EnforcedNamespaces::read(&list).is_ok_and(|it| it.is_some())).await;
     let pod = pod("cart", 1, PodMode::Enforced);

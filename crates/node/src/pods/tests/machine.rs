@@ -6,6 +6,7 @@ use leno_cni::protocol::{CniCommand, CniResponse};
 use leno_model::{Pod, PodMode, PodPort, PodProbe, ProbeKind};
 use leno_pods::CaptureOptions;
 use leno_testkit::eventually;
+use leno_testkit::keys::CertificateAuthority;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use std::fs::File;
@@ -22,13 +23,13 @@ use std::time::Duration;
 /// The last byte of the addresses of the node, of two pods, and of a machine elsewhere.
 const NODE: u8 = 1;
 const WEB: u8 = 2;
-const CART: u8 = 3;
+pub(super) const CART: u8 = 3;
 const ELSEWHERE: u8 = 4;
 
 /// A network namespace on the node's bridge.
-struct Place {
+pub(super) struct Place {
     namespace: File,
-    address: IpAddr,
+    pub(super) address: IpAddr,
 }
 
 fn address(number: u8) -> IpAddr {
@@ -75,7 +76,7 @@ impl Place {
         format!("/proc/{}/fd/{}", std::process::id(), self.namespace.as_raw_fd()).into()
     }
 
-    fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+    pub(super) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
         let namespace = self.namespace.try_clone().unwrap();
         let inside = thread::spawn(move || {
             setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
@@ -139,7 +140,7 @@ fn read_line(stream: &TcpStream) -> String {
 }
 
 /// Whether tests can run here; otherwise prints why not.
-fn may_run() -> bool {
+pub(super) fn may_run() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
         eprintln!("SKIPPED: only root may make network namespaces here, and load programs into the kernel");
@@ -157,17 +158,22 @@ fn pins() -> File {
 }
 
 /// The node, its pods, and a machine elsewhere.
-struct Machine {
+pub(super) struct Machine {
     node: TestNode,
     web: Place,
-    cart: Place,
-    elsewhere: Place,
+    pub(super) cart: Place,
+    pub(super) elsewhere: Place,
     runtime: tokio::runtime::Runtime,
     pins: File,
 }
 
 impl Machine {
     fn start() -> Self {
+        Self::start_under(&CertificateAuthority::of_trust_domain(super::TRUST_DOMAIN))
+    }
+
+    /// A machine with certificates of this root.
+    pub(super) fn start_under(root: &CertificateAuthority) -> Self {
         become_node();
         let (web, cart, elsewhere) = (Place::new(WEB), Place::new(CART), Place::new(ELSEWHERE));
         for place in [&web, &cart, &elsewhere] {
@@ -176,13 +182,13 @@ impl Machine {
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let pins = pins();
-        let node = process(&runtime, &pins);
+        let node = process(&runtime, &pins, root);
         node.owner.send_replace(true);
         Self { node, web, cart, elsewhere, runtime, pins }
     }
 
     /// Captures a pod before its first program starts.
-    fn add(&self, pod: &Pod, place: &Place) {
+    pub(super) fn add(&self, pod: &Pod, place: &Place) {
         self.deliver(pod);
         let answer = self.runtime.block_on(self.node.ask(CniCommand::Add, pod, Some(&place.path())));
         assert_eq!(answer, CniResponse::Captured);
@@ -201,7 +207,7 @@ impl Machine {
 
 /// A process of the node with `web`, which is permissive, and the enforced `cart`, which only `web`
 /// may call.
-fn process(runtime: &tokio::runtime::Runtime, pins: &File) -> TestNode {
+fn process(runtime: &tokio::runtime::Runtime, pins: &File, root: &CertificateAuthority) -> TestNode {
     let rule = "{apiVersion: leno.dev/v1alpha1, kind: Policy, metadata: {name: callers, namespace: shop}, spec: {functions: [cart], authorization: {rules: [{name: web, from: [{identities: [web]}]}]}}}\n";
     let documents = [function("web", PodMode::Permissive), function("cart", PodMode::Enforced), rule.to_owned()];
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -209,7 +215,7 @@ fn process(runtime: &tokio::runtime::Runtime, pins: &File) -> TestNode {
     let pinned = format!("/proc/{}/fd/{}/leno", std::process::id(), pins.as_raw_fd()).into();
     let options = CaptureOptions { cgroup: group.split(' ').nth(4).unwrap().into(), pins: pinned };
     let capture = MachineCapture::start(options).unwrap();
-    runtime.block_on(async { TestNode::start(Arc::new(capture), &documents.concat()) })
+    runtime.block_on(async { TestNode::start_under(root, Arc::new(capture), &documents.concat()) })
 }
 
 #[test]
@@ -268,7 +274,8 @@ fn a_child_takes_the_pods_over_and_open_connections_go_on() {
     if !may_run() {
         return;
     }
-    let machine = Machine::start();
+    let root = CertificateAuthority::of_trust_domain(super::TRUST_DOMAIN);
+    let machine = Machine::start_under(&root);
     let (web_pod, cart_pod) = (pod("web", WEB, PodMode::Permissive), pod("cart", CART, PodMode::Enforced));
     machine.add(&web_pod, &machine.web);
     machine.add(&cart_pod, &machine.cart);
@@ -276,7 +283,7 @@ fn a_child_takes_the_pods_over_and_open_connections_go_on() {
     let mut mail = web.connect(&cart, 25);
     assert_eq!(read_line(&mail), "220 ready\r\n");
 
-    let child = process(&runtime, &pins);
+    let child = process(&runtime, &pins, &root);
     {
         let _inside = runtime.enter();
         child.deliver(&[&web_pod, &cart_pod]);
