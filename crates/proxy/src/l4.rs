@@ -5,12 +5,15 @@ pub mod connection_rules;
 mod egress;
 mod framed;
 pub(crate) mod gateway;
+#[cfg_attr(not(test), expect(dead_code, reason = "calls to pods of other nodes do not use it yet"))]
+pub(crate) mod hbone;
 pub(crate) mod hello;
 pub(crate) mod inbound;
 pub(crate) mod opening;
 pub(crate) mod pod_calls;
 pub(crate) mod pods;
 mod remote;
+mod reset;
 
 use crate::pipeline::worker::Worker;
 use crate::state::certificate::PeerCertificate;
@@ -32,7 +35,8 @@ use leno_policy::{connection, input};
 use leno_runtime::schedule;
 use leno_telemetry::flows::{Connection, ConnectionFailure, HandledRequests};
 use remote::RemoteCallee;
-use socket2::SockRef;
+use reset::ResetUnlessDone;
+pub(crate) use reset::{PodStream, reset};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::{Pin, pin};
@@ -158,12 +162,6 @@ pub(crate) fn find(worker: &Rc<Worker>, caller: &Arc<Caller>, address: SocketAdd
         name: String::new(),
         external: None,
     }))
-}
-
-/// Closes a connection at once, with a reset (RST).
-pub(crate) fn reset(stream: &TcpStream) {
-    // If it cannot be set, the connection is gone.
-    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
 impl TcpProxy {
@@ -375,12 +373,16 @@ impl TcpProxy {
 
 /// Judges a connection to `port` of a function on this node. Returns the rule that allows it.
 fn judge_inbound(entry: &FunctionEntry, peer: &Peer, port: u16, name: &str) -> Result<String, Stop> {
-    let peer = input::Peer { identity: peer.identity.as_deref(), address: Some(peer.address.ip()) };
-    let judged = connection::judge(&entry.inbound.spec, peer, port, name);
+    let judged = connection::judge(&entry.inbound.spec, peer_input(peer), port, name);
     judged.map(str::to_owned).map_err(|denial| match denial.rule.is_empty() {
         true => Stop::Refused(denial.clause),
         false => Stop::Refused(format!("{}: {}", denial.rule, denial.clause)),
     })
+}
+
+/// The peer, as rules see it.
+fn peer_input(peer: &Peer) -> input::Peer<'_> {
+    input::Peer { identity: peer.identity.as_deref(), address: Some(peer.address.ip()) }
 }
 
 /// Counts a connection as one of the callee's, if the circuit breaker allows one more.
@@ -503,21 +505,6 @@ async fn at(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time.into()).await,
         None => std::future::pending().await,
-    }
-}
-
-/// A connection that is reset when it is dropped before all bytes were copied. After an ordinary
-/// end, the peer would take its data for complete.
-struct ResetUnlessDone {
-    stream: TcpStream,
-    done: bool,
-}
-
-impl Drop for ResetUnlessDone {
-    fn drop(&mut self) {
-        if !self.done {
-            reset(&self.stream);
-        }
     }
 }
 

@@ -14,6 +14,7 @@ mod proxy_protocol;
 mod refusal;
 mod refused_streams;
 mod stream;
+mod tunnels;
 
 pub use intercept::Interceptor;
 pub use listen::{Addresses, Handle, Options, ServeError, serve, take_over};

@@ -34,6 +34,9 @@
 #define TCX_NEXT -1
 #define TCX_DROP 2
 
+// The port of tunnels to pods (HBONE). The agent listens there, and no program need do.
+#define TUNNELS 15008
+
 // Leads back into the pod. `MARK` of leno-ebpf.
 #define MARK 0x4c656e6f
 

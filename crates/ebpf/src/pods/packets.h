@@ -290,15 +290,18 @@ static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct
 static __always_inline void tell_refusal(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct bpf_sock *listener = find(skb, packet, 1);
+	int is_served = packet->destination_port == bpf_htons(TUNNELS);
 	struct refused_connection *nobody;
 	__u32 zero = 0;
 
-	if (listener)
+	if (listener) {
 		bpf_sk_release(listener);
+		is_served = 1;
+	}
 	nobody = bpf_map_lookup_elem(&refused, &zero);
 	if (!nobody)
 		return;
-	if (listener) {
+	if (is_served) {
 		nobody->destination_port = 0;
 		return;
 	}

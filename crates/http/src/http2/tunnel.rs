@@ -30,6 +30,18 @@ pub trait Bidirectional: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Bidirectional for T {}
 
 impl Upgrading {
+    /// Waits for the stream of HTTP/2 behind a CONNECT.
+    ///
+    /// # Errors
+    /// The stream is gone, or is none of HTTP/2.
+    pub async fn tunnel(self) -> io::Result<Tunnel> {
+        match self {
+            Self::Ready(handle) => handle.take(),
+            Self::Stream(stream) => stream.await.map_err(io::Error::other),
+            Self::Hyper(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     /// Waits until the protocol was switched.
     pub async fn done(self) -> io::Result<Box<dyn Bidirectional>> {
         match self {
@@ -47,6 +59,8 @@ pub struct Tunnel {
     receive: RecvStream,
     /// Bytes that have arrived and were not read yet.
     ahead: Bytes,
+    /// A stream that its peer cancels is broken, and has not ended.
+    is_strict: bool,
 }
 
 /// A tunnel among the extensions of a response, which have to be clones. The first one gets it.
@@ -71,7 +85,19 @@ const PIECE: usize = 16 * 1024;
 impl Tunnel {
     /// A tunnel over the two directions of a stream.
     pub fn new(send: SendStream<Bytes>, receive: RecvStream) -> Self {
-        Self { send, receive, ahead: Bytes::new() }
+        Self { send, receive, ahead: Bytes::new(), is_strict: false }
+    }
+
+    /// Takes a stream that its peer cancels for a broken one. The bytes of such a tunnel have no end
+    /// marker of their own.
+    #[must_use]
+    pub fn strict(self) -> Self {
+        Self { is_strict: true, ..self }
+    }
+
+    /// Resets the stream, as a proxy does when the other connection breaks off (RFC 9113, 8.5).
+    pub fn reset(&mut self) {
+        self.send.send_reset(Reason::CONNECT_ERROR);
     }
 }
 
@@ -83,7 +109,8 @@ impl AsyncRead for Tunnel {
                 Some(Ok(data)) => self.ahead = data,
                 Some(Err(error)) => {
                     return Poll::Ready(match error.reason() {
-                        Some(Reason::NO_ERROR | Reason::CANCEL) => Ok(()),
+                        Some(Reason::NO_ERROR) => Ok(()),
+                        Some(Reason::CANCEL) if !self.is_strict => Ok(()),
                         Some(Reason::STREAM_CLOSED) => Err(io::Error::new(io::ErrorKind::BrokenPipe, error)),
                         _ => Err(io::Error::other(error)),
                     });

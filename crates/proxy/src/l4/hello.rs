@@ -6,8 +6,7 @@ use leno_policy::host::of_authority;
 use rustls::server::Acceptor;
 use std::borrow::Cow;
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio_rustls::rustls;
 
 /// Limit on the bytes of a hello. Usual ones have some hundred to two thousand.
@@ -16,7 +15,7 @@ const MAX_BYTES: usize = 16 * 1024;
 /// Reads a hello into `read`, which may have its beginning, and returns the server name in the form in which hosts are compared;
 /// `None`: it names none.
 pub(super) async fn read(
-    stream: &mut TcpStream,
+    stream: &mut (impl AsyncRead + Unpin),
     read: &mut Vec<u8>,
     longest: Duration,
 ) -> Result<Option<String>, Stop> {
@@ -24,7 +23,7 @@ pub(super) async fn read(
     name.map_err(|_| Stop::Refused(format!("no whole TLS hello came within {longest:?}")))?
 }
 
-async fn read_all(stream: &mut TcpStream, read: &mut Vec<u8>) -> Result<Option<String>, Stop> {
+async fn read_all(stream: &mut (impl AsyncRead + Unpin), read: &mut Vec<u8>) -> Result<Option<String>, Stop> {
     let (mut hello, mut taken) = (Hello::default(), 0);
     loop {
         let new = read.get(taken..).unwrap_or_default();

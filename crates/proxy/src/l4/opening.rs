@@ -4,8 +4,7 @@
 use std::future::Future;
 use std::io;
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::{Instant, timeout_at};
 
 /// The HTTP/2 connection preface (RFC 9113, 3.4).
@@ -123,7 +122,11 @@ impl Patience {
 }
 
 /// Reads the beginning of a connection into `read`.
-pub(crate) async fn read(stream: &mut TcpStream, read: &mut Vec<u8>, patience: Patience) -> io::Result<Opening> {
+pub(crate) async fn read(
+    stream: &mut (impl AsyncRead + Unpin),
+    read: &mut Vec<u8>,
+    patience: Patience,
+) -> io::Result<Opening> {
     let begun = Instant::now();
     let (mut pause, mut line) = (begun + FIRST_BYTE, None);
     loop {

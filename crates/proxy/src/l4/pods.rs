@@ -1,12 +1,16 @@
 //! Connections to programs of pods that carry no HTTP.
 
 use super::opening::{self, Opening, Patience, classify};
-use super::{CountingReader, Proof, ResetUnlessDone, Stop, copy_both, count, hello, judge_inbound, reset};
+use super::{
+    CountingReader, PodStream, Proof, ResetUnlessDone, Stop, copy_both, count, hello, judge_inbound, peer_input,
+};
 use crate::pipeline::worker::Worker;
+use crate::state::certificate::PeerCertificate;
 use crate::state::function::FunctionEntry;
 use crate::state::pods::PodConnection;
 use leno_http::peer::Peer;
-use leno_model::Pod;
+use leno_model::{FunctionId, Pod};
+use leno_policy::connection::may_carry_requests;
 use leno_runtime::schedule::{self, Class};
 use leno_telemetry::flows::{Connection, ConnectionFailure};
 use std::io;
@@ -20,7 +24,7 @@ use tokio::net::TcpStream;
 
 /// Copies a connection that the kubelet has opened for a probe, or that a permissive pod takes
 /// although its function is not in force yet.
-pub(crate) async fn copy_unjudged(connection: &PodConnection, stream: TcpStream, ahead: &[u8]) -> io::Result<()> {
+pub(crate) async fn copy_unjudged(connection: &PodConnection, stream: impl PodStream, ahead: &[u8]) -> io::Result<()> {
     let mut stream = ResetUnlessDone { stream, done: false };
     let mut upstream = ResetUnlessDone { stream: connection.connect().await?, done: false };
     let _ = upstream.stream.set_nodelay(true);
@@ -37,6 +41,8 @@ pub(crate) struct PodTcp {
     pub peer: Peer,
     /// The pod of this node that has opened it.
     pub caller: Option<Arc<Pod>>,
+    /// The certificate of the tunnel in which it comes; `None`: it comes in none.
+    pub certificate: Option<PeerCertificate>,
     name: String,
     is_tls: bool,
     rule: String,
@@ -45,25 +51,31 @@ pub(crate) struct PodTcp {
     started: (SystemTime, Instant),
 }
 
+/// The client of a connection to a pod.
+pub(crate) struct PodClient {
+    pub peer: Peer,
+    /// See [`PodTcp::caller`].
+    pub caller: Option<Arc<Pod>>,
+    /// See [`PodTcp::certificate`].
+    pub certificate: Option<PeerCertificate>,
+}
+
 /// A connection whose client waited at first, and then began HTTP.
-pub(crate) struct LateHttp {
-    pub stream: TcpStream,
+pub(crate) struct LateHttp<S> {
+    pub stream: S,
     pub ahead: Vec<u8>,
     pub opening: Opening,
 }
 
 impl PodTcp {
-    pub(crate) fn new(
-        worker: &Rc<Worker>,
-        connection: &Rc<PodConnection>,
-        peer: &Peer,
-        caller: Option<Arc<Pod>>,
-    ) -> Self {
+    pub(crate) fn new(worker: &Rc<Worker>, connection: &Rc<PodConnection>, client: &PodClient) -> Self {
+        let PodClient { peer, caller, certificate } = client;
         Self {
             worker: worker.clone(),
             connection: connection.clone(),
             peer: peer.clone(),
-            caller,
+            caller: caller.clone(),
+            certificate: *certificate,
             name: String::new(),
             is_tls: false,
             rule: String::new(),
@@ -75,7 +87,12 @@ impl PodTcp {
 
     /// Proxies the connection from beginning to end, and reports it. If the client was silent, it
     /// may begin HTTP, which is returned.
-    pub(crate) async fn run(mut self, mut stream: TcpStream, mut ahead: Vec<u8>, opening: Opening) -> Option<LateHttp> {
+    pub(crate) async fn run<S: PodStream>(
+        mut self,
+        mut stream: S,
+        mut ahead: Vec<u8>,
+        opening: Opening,
+    ) -> Option<LateHttp<S>> {
         schedule::charge(Class::of(&self.connection.pod.function().to_string()));
         let begun = match opening {
             Opening::Silent => self.await_speaker(&mut stream, &mut ahead).await,
@@ -86,7 +103,7 @@ impl PodTcp {
             Ok(Speaker::Http(opening)) => return Some(LateHttp { stream, ahead, opening }),
             Ok(Speaker::Other(upstream)) => self.forward(stream, upstream, &ahead).await,
             Err(stop) => {
-                reset(&stream);
+                stream.reset();
                 Err(stop)
             }
         };
@@ -94,9 +111,31 @@ impl PodTcp {
         None
     }
 
+    /// Judges a connection in a tunnel before its first byte, and connects to the program, which the
+    /// connection gets. If it is not allowed, its requests may be, and nothing reaches the program.
+    /// A refusal is reported.
+    pub(crate) async fn begin(mut self) -> Result<(), TunnelRefusal> {
+        let refusal = match self.judge() {
+            Ok(_) => match self.connection.open().await {
+                Ok(()) => return Ok(()),
+                Err(error) => (Err(Stop::from(error)), TunnelRefusal::Unreachable),
+            },
+            Err(_) if self.may_carry_requests() => return Ok(()),
+            Err(stop) => (Err(stop), TunnelRefusal::Denied),
+        };
+        self.report(&refusal.0);
+        Err(refusal.1)
+    }
+
+    fn may_carry_requests(&self) -> bool {
+        let found = self.worker.snapshot_with(&self.connection.pod.function());
+        let port = self.connection.called.port();
+        found.is_some_and(|(_, entry)| may_carry_requests(&entry.inbound.spec, peer_input(&self.peer), port))
+    }
+
     /// Waits until either end speaks. If the connection is not allowed, its requests may be: then
     /// the program hears nothing of it before the client speaks.
-    async fn await_speaker(&mut self, stream: &mut TcpStream, ahead: &mut Vec<u8>) -> Result<Speaker, Stop> {
+    async fn await_speaker(&mut self, stream: &mut impl PodStream, ahead: &mut Vec<u8>) -> Result<Speaker, Stop> {
         let line = self.worker.snapshot().mesh.limits.head_timeout;
         let (opening, upstream) = match self.judge() {
             Err(refused) => match opening::read(stream, ahead, Patience { first: line, line }).await? {
@@ -131,7 +170,7 @@ impl PodTcp {
 
     /// Reads the server name of a TLS hello. A permissive pod also takes a hello that cannot be
     /// read.
-    async fn read_name(&mut self, stream: &mut TcpStream, ahead: &mut Vec<u8>) -> Result<(), Stop> {
+    async fn read_name(&mut self, stream: &mut impl PodStream, ahead: &mut Vec<u8>) -> Result<(), Stop> {
         self.is_tls = true;
         let longest = self.worker.snapshot().mesh.limits.head_timeout;
         match hello::read(stream, ahead, longest).await {
@@ -142,7 +181,7 @@ impl PodTcp {
         Ok(())
     }
 
-    async fn forward(&mut self, stream: TcpStream, upstream: Option<TcpStream>, ahead: &[u8]) -> Result<(), Stop> {
+    async fn forward(&mut self, stream: impl PodStream, upstream: Option<TcpStream>, ahead: &[u8]) -> Result<(), Stop> {
         let mut stream = ResetUnlessDone { stream, done: false };
         let entry = self.judge()?;
         let _counted = count(&self.worker, &entry)?;
@@ -152,15 +191,16 @@ impl PodTcp {
         };
         let mut upstream = ResetUnlessDone { stream: upstream, done: false };
         self.is_connected = true;
-        if let Some(caller) = &self.caller {
-            self.worker.node.telemetry.connections.opened(&caller.function, &entry.config.id);
+        if let Some(caller) = self.calling_function() {
+            self.worker.node.telemetry.connections.opened(&caller, &entry.config.id);
         }
         upstream.stream.write_all(ahead).await?;
         let line = classify(ahead).is_none().then(|| ahead.to_vec());
         let (mut client, node) = (FirstLine { stream: &mut stream.stream, line }, self.worker.node.clone());
         let mut from = CountingReader { stream: &mut client, read: ahead.len() as u64 };
         let mut to = CountingReader { stream: &mut upstream.stream, read: 0 };
-        let copied = copy_both(&node, Proof::since_now(None), &mut from, &mut to, || self.judge().map(drop)).await;
+        let copied =
+            copy_both(&node, Proof::since_now(self.certificate), &mut from, &mut to, || self.judge().map(drop)).await;
         self.bytes = [from.read, to.read];
         (stream.done, upstream.done) = (copied.is_ok(), copied.is_ok());
         copied
@@ -183,12 +223,20 @@ impl PodTcp {
         Ok(entry)
     }
 
+    /// The function that connections are counted for. A certificate names only an account, which is
+    /// usually called like its function.
+    fn calling_function(&self) -> Option<FunctionId> {
+        let account = || self.peer.identity.as_deref().filter(|_| self.certificate.is_some());
+        let of_pod = self.caller.as_ref().map(|caller| caller.function.clone());
+        of_pod.or_else(|| account().and_then(FunctionId::of_identity))
+    }
+
     fn report(&self, ended: &Result<(), Stop>) {
         let (telemetry, function) = (&self.worker.node.telemetry, self.connection.pod.function());
-        if let Some(caller) = self.caller.as_ref().map(|caller| &caller.function) {
+        if let Some(caller) = self.calling_function() {
             match self.is_connected {
-                true => telemetry.connections.closed(caller, &function, self.bytes),
-                false => telemetry.connections.refused(caller, &function),
+                true => telemetry.connections.closed(&caller, &function, self.bytes),
+                false => telemetry.connections.refused(&caller, &function),
             }
         }
         let identity = self.peer.identity.as_deref().unwrap_or_default();
@@ -212,6 +260,15 @@ impl PodTcp {
     }
 }
 
+/// Why a pod takes no connection in a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TunnelRefusal {
+    /// The rules for connections allow neither it nor any request in it.
+    Denied,
+    /// No program listens, or the connection to it fails.
+    Unreachable,
+}
+
 /// The end of a connection that has spoken first.
 enum Speaker {
     /// The client, and it speaks HTTP.
@@ -230,13 +287,13 @@ async fn begins_http2(upstream: &TcpStream) -> io::Result<bool> {
 
 /// The stream of a client that was not taken for one of HTTP. If its first line is a request after
 /// all, which came in pieces, reading fails: the request would reach the program unjudged.
-struct FirstLine<'a> {
-    stream: &'a mut TcpStream,
+struct FirstLine<'a, S> {
+    stream: &'a mut S,
     /// The line so far; `None`: it is no request.
     line: Option<Vec<u8>>,
 }
 
-impl AsyncRead for FirstLine<'_> {
+impl<S: AsyncRead + Unpin> AsyncRead for FirstLine<'_, S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         let polled = Pin::new(&mut *self.stream).poll_read(cx, into);
@@ -256,7 +313,7 @@ impl AsyncRead for FirstLine<'_> {
     }
 }
 
-impl AsyncWrite for FirstLine<'_> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for FirstLine<'_, S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut *self.stream).poll_write(cx, bytes)
     }

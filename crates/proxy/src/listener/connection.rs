@@ -4,6 +4,7 @@
 mod caller;
 mod drive;
 mod open;
+mod pod_tunnel;
 mod protocol;
 mod request;
 mod tls;
@@ -14,7 +15,8 @@ pub(crate) use open::OpenConnection;
 pub(super) use request::SilentEnd;
 
 use crate::l4;
-use crate::l4::Path;
+use crate::l4::pods::PodClient;
+use crate::l4::{Path, PodStream};
 use crate::listener::stream::{ClientStream, DetectedProtocol};
 use crate::listener::{Listener, pods, proxy_protocol};
 use crate::pipeline::pool::ConnectionKey;
@@ -40,6 +42,7 @@ use std::time::{Duration, Instant};
 use tls::begins_with_tls;
 use tokio::net::TcpStream;
 use tokio::time::timeout_at;
+use tokio_rustls::server::TlsStream;
 use zeroize::Zeroizing;
 
 /// The first byte of a TLS handshake.
@@ -75,6 +78,8 @@ pub(crate) struct Connection {
     pub(super) pod: Option<Rc<PodConnection>>,
     /// Whether it has carried a request.
     is_kept: Cell<bool>,
+    /// Its requests open tunnels to the pod.
+    carries_tunnels: bool,
     activity: Arc<Activity>,
     attribution: Option<Attribution>,
 }
@@ -149,6 +154,7 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
         certificate: None,
         pod: None,
         is_kept: Cell::default(),
+        carries_tunnels: false,
         activity: open.activity().clone(),
         attribution: open.attribution().clone(),
     };
@@ -185,33 +191,53 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
 
 /// Serves the HTTP of a connection to a pod. `ahead`: bytes that were read already.
 pub(super) async fn serve_pod(
-    listener: &Listener,
-    (pod, peer): (Rc<PodConnection>, Peer),
-    (stream, ahead, detected): (TcpStream, Vec<u8>, DetectedProtocol),
+    worker: &Rc<Worker>,
+    (pod, client): (&Rc<PodConnection>, &PodClient),
+    (stream, ahead, detected): (impl PodStream, Vec<u8>, DetectedProtocol),
     open: &OpenConnection,
 ) {
     let stream = ClientStream::begun(stream, ahead, open.activity().clone());
-    let connection = Connection {
-        worker: listener.worker.clone(),
-        direction: listener.direction,
-        peer,
-        client: OnceCell::new(),
-        scheme: "http",
-        port: pod.called.port(),
-        opened: false,
-        accepted_at: None,
-        function: None,
-        caller: RefCell::default(),
-        one_caller: false,
-        certificate: None,
-        pod: Some(pod.clone()),
-        is_kept: Cell::default(),
-        activity: open.activity().clone(),
-        attribution: open.attribution().clone(),
-    };
+    let connection = Connection::of_pod(worker, pod, client, open);
     if let Err(error) = connection.serve_detected(stream, detected, open).await {
         tracing::debug!(pod = &*pod.pod.name, %error, "connection ended");
     }
     // No other client may use its connections to the program.
-    listener.worker.pool.forget(&ConnectionKey::pod(&pod));
+    worker.pool.forget(&ConnectionKey::pod(pod));
+}
+
+/// Serves the tunnels of a connection to a pod.
+pub(super) async fn serve_tunnels(
+    worker: &Rc<Worker>,
+    (pod, client): (&Rc<PodConnection>, &PodClient),
+    stream: TlsStream<Inflow<TcpStream>>,
+    open: &OpenConnection,
+) {
+    let connection = Connection { carries_tunnels: true, ..Connection::of_pod(worker, pod, client, open) };
+    if let Err(error) = connection.serve_http(stream, Some(DetectedProtocol::Http2), open).await {
+        tracing::debug!(pod = &*pod.pod.name, %error, "a connection with tunnels ended");
+    }
+}
+
+impl Connection {
+    fn of_pod(worker: &Rc<Worker>, pod: &Rc<PodConnection>, client: &PodClient, open: &OpenConnection) -> Self {
+        Self {
+            worker: worker.clone(),
+            direction: TrafficDirection::Inbound,
+            peer: client.peer.clone(),
+            client: OnceCell::new(),
+            scheme: "http",
+            port: pod.called.port(),
+            opened: false,
+            accepted_at: None,
+            function: None,
+            caller: RefCell::default(),
+            one_caller: false,
+            certificate: client.certificate,
+            pod: Some(pod.clone()),
+            is_kept: Cell::default(),
+            carries_tunnels: false,
+            activity: open.activity().clone(),
+            attribution: open.attribution().clone(),
+        }
+    }
 }

@@ -4,9 +4,11 @@
 use super::Listener;
 use super::connection::{self, OpenConnection};
 use super::listen::{Phase, accept, accept_rest};
+use super::tunnels;
+use crate::l4::PodStream;
 use crate::l4::opening::{self, Opening, Patience};
 use crate::l4::pod_calls::connect_on;
-use crate::l4::pods::{PodTcp, copy_unjudged};
+use crate::l4::pods::{PodClient, PodTcp, copy_unjudged};
 use crate::listener::stream::DetectedProtocol;
 use crate::pipeline::worker::{Opener, Worker};
 use crate::state::pods::{PodConnection, ServedPod, canonical};
@@ -97,7 +99,7 @@ fn begin(
 pub(super) async fn serve(
     listener: &Rc<Listener>,
     pod: &Arc<ServedPod>,
-    mut stream: TcpStream,
+    stream: TcpStream,
     client: SocketAddr,
     open: OpenConnection,
 ) {
@@ -110,33 +112,46 @@ pub(super) async fn serve(
         return;
     }
     let Ok(called) = stream.local_addr() else { return };
-    let client = canonical(client);
-    let caller = worker.node.pod_callers.find(client);
-    let is_from_node = caller.is_none() && pod.network().is_of_node(client.ip());
+    let (called, client) = (canonical(called), canonical(client));
     let mesh = worker.snapshot().mesh.clone();
-    let (identity, called, limits) = (pod.identity(&mesh.trust_domain), canonical(called), mesh.limits);
-    let connection = Rc::new(PodConnection {
-        pod: pod.clone(),
-        identity,
-        notice: opened.notice.clone(),
-        called,
-        client,
-        is_from_node,
-    });
-    let patience = match pod.names_http(called.port()) {
+    let identity = pod.identity(&mesh.trust_domain);
+    let mut connection = PodConnection::new(pod, (identity, opened.notice.clone()), called, client);
+    if pod.takes_tunnels_at(called.port()) {
+        return tunnels::serve(worker, connection, stream, &open).await;
+    }
+    let caller = worker.node.pod_callers.find(client);
+    connection.is_from_node = caller.is_none() && pod.network().is_of_node(client.ip());
+    let connection = Rc::new(connection);
+    // Its function is a label's word. Its account proves who it is.
+    let identity = caller.as_ref().and_then(|caller| caller.identity(&mesh.trust_domain));
+    let peer = Peer { identity: identity.as_ref().map(Into::into), address: client };
+    serve_inbound(worker, &connection, &PodClient { peer, caller, certificate: None }, stream, &open).await;
+}
+
+/// Serves a connection to a pod, which may be one in a tunnel.
+pub(super) async fn serve_inbound(
+    worker: &Rc<Worker>,
+    connection: &Rc<PodConnection>,
+    client: &PodClient,
+    mut stream: impl PodStream,
+    open: &OpenConnection,
+) {
+    let pod = &connection.pod;
+    let limits = worker.snapshot().mesh.limits;
+    let patience = match pod.names_http(connection.called.port()) {
         true => Patience { first: limits.idle_timeout, line: limits.head_timeout },
         false => Patience::short(limits.head_timeout),
     };
     let mut ahead = Vec::new();
     let begun = tokio::select! {
         begun = open.unless_draining(opening::read(&mut stream, &mut ahead, patience)) => begun,
-        () = opened.notice.given_to_all() => None,
+        () = connection.notice.given_to_all() => None,
     };
     let Some(Ok(mut begun)) = begun else { return };
     let Some((_, entry)) = worker.snapshot_with(&pod.function()) else {
         // An enforced pod takes nothing that is not judged.
         if !pod.is_enforced() {
-            copied(&open, &connection, stream, &ahead).await;
+            copied(open, connection, stream, &ahead).await;
         }
         return;
     };
@@ -146,14 +161,11 @@ pub(super) async fn serve(
         _ => false,
     };
     if is_probe {
-        return copied(&open, &connection, stream, &ahead).await;
+        return copied(open, connection, stream, &ahead).await;
     }
-    // Its function is a label's word. Its account proves who it is.
-    let identity = caller.as_ref().and_then(|caller| caller.identity(&mesh.trust_domain));
-    let peer = Peer { identity: identity.as_ref().map(Into::into), address: client };
     if !matches!(begun, Opening::Http1 | Opening::Http2) {
         let _busy = open.activity().begin();
-        let proxy = PodTcp::new(worker, &connection, &peer, caller);
+        let proxy = PodTcp::new(worker, connection, client);
         let Some(Some(late)) = open.unless_draining(proxy.run(stream, ahead, begun)).await else { return };
         (stream, ahead, begun) = (late.stream, late.ahead, late.opening);
     }
@@ -162,10 +174,10 @@ pub(super) async fn serve(
         Opening::Http2 => DetectedProtocol::Http2,
         _ => DetectedProtocol::Http1,
     };
-    connection::serve_pod(listener, (connection, peer), (stream, ahead, agreed), &open).await;
+    connection::serve_pod(worker, (connection, client), (stream, ahead, agreed), open).await;
 }
 
-async fn copied(open: &OpenConnection, connection: &PodConnection, stream: TcpStream, ahead: &[u8]) {
+async fn copied(open: &OpenConnection, connection: &PodConnection, stream: impl PodStream, ahead: &[u8]) {
     let _busy = open.activity().begin();
     if let Some(Err(error)) = open.unless_draining(copy_unjudged(connection, stream, ahead)).await {
         tracing::debug!(pod = &*connection.pod.name, %error, "a connection to a pod has failed");

@@ -12,7 +12,7 @@ pub(crate) use connect::is_unasked;
 use connect::{begin_tls, handshake_http1, tcp, within};
 use http2::Http2Host;
 pub(crate) use http2::{CheckedOutHttp2, StreamSlot};
-pub(crate) use key::{CalleeKey, ConnectionKey, Identities};
+pub(crate) use key::{CalleeKey, ConnectionKey, Identities, TunnelKey};
 pub(crate) use sender::SendError;
 use sender::Sender;
 
@@ -349,7 +349,7 @@ impl Pool {
             let longest = match callee {
                 _ if self.terminating.contains(*address) => Duration::ZERO,
                 // They end with the client's connection, or the program closes them.
-                CalleeKey::Pod(_) => Duration::MAX,
+                CalleeKey::Pod(..) => Duration::MAX,
                 CalleeKey::Instance if address.ip().is_loopback() => LOOPBACK_IDLE_TIMEOUT,
                 _ => IDLE_TIMEOUT,
             };

@@ -4,16 +4,21 @@ use crate::state::end_notice::EndNotice;
 use crate::state::instances::{Connect, ConnectError, InstanceProof, Lease};
 use arc_swap::ArcSwap;
 use leno_model::{FunctionId, Pod, PodMode, PodProbe, ProbeKind, TrustDomain};
+use socket2::SockRef;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
+
+/// The port of a pod's address at which the node takes tunnels to it (HBONE).
+pub const TUNNELS: u16 = 15008;
 
 /// The network of a pod, as the node reaches it.
 pub trait PodNetwork: Send + Sync + 'static {
@@ -126,7 +131,12 @@ impl ServedPod {
     }
 
     pub(crate) fn open(&self) -> OpenPodConnection<'_> {
-        let (mut open, notice) = (self.connections(), Arc::<EndNotice>::default());
+        self.open_with(Arc::default())
+    }
+
+    /// An open connection that ends at this notice.
+    pub(crate) fn open_with(&self, notice: Arc<EndNotice>) -> OpenPodConnection<'_> {
+        let mut open = self.connections();
         let number = open.next;
         open.next += 1;
         open.notices.insert(number, notice.clone());
@@ -140,10 +150,15 @@ impl ServedPod {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether its listeners have to end.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
     /// Waits until the listeners have to end.
     pub(crate) async fn ended(&self) {
         let end = self.end.notified();
-        if !self.ended.load(Ordering::Acquire) {
+        if !self.has_ended() {
             end.await;
         }
     }
@@ -181,6 +196,12 @@ impl ServedPod {
         &self.network
     }
 
+    /// Whether connections to this port are tunnels to the pod. A container that declares the port
+    /// keeps it.
+    pub(crate) fn takes_tunnels_at(&self, port: u16) -> bool {
+        port == TUNNELS && self.pod.load().ports.iter().all(|declared| declared.number != TUNNELS)
+    }
+
     /// Whether the name of this port says that its clients speak first, and speak HTTP.
     pub(crate) fn names_http(&self, port: u16) -> bool {
         let pod = self.pod.load();
@@ -214,12 +235,58 @@ pub(crate) struct PodConnection {
     pub client: SocketAddr,
     /// The client is a program of the node's own network, such as the kubelet.
     pub is_from_node: bool,
+    /// The number of its stream, if it comes in a tunnel. Other streams of the tunnel have the same
+    /// client address.
+    pub stream: Option<u64>,
+    /// A connection to the program that was opened ahead.
+    opened: Arc<OpenedAhead>,
+}
+
+/// A connection to a pod's program that waits for its first user.
+#[derive(Debug, Default)]
+struct OpenedAhead(Mutex<Option<TcpStream>>);
+
+impl OpenedAhead {
+    /// Takes the connection, unless the program has closed it.
+    fn take(&self) -> Option<TcpStream> {
+        let stream = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let peeked = SockRef::from(&stream).peek(&mut [MaybeUninit::uninit()]);
+        let is_open = match peeked {
+            Ok(count) => count > 0,
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        };
+        is_open.then_some(stream)
+    }
 }
 
 /// The path of the health check of gRPC.
 const GRPC_HEALTH: &str = "/grpc.health.v1.Health/Check";
 
 impl PodConnection {
+    /// A connection that a client has opened to the pod.
+    pub(crate) fn new(
+        pod: &Arc<ServedPod>,
+        (identity, notice): (Option<Arc<str>>, Arc<EndNotice>),
+        called: SocketAddr,
+        client: SocketAddr,
+    ) -> Self {
+        let (pod, opened) = (pod.clone(), Arc::default());
+        Self { pod, identity, notice, called, client, is_from_node: false, stream: None, opened }
+    }
+
+    /// A stream of this connection, which carries tunnels, to a port of the pod.
+    pub(crate) fn tunnel(&self, called: SocketAddr, stream: u64) -> Self {
+        let identity_and_notice = (self.identity.clone(), Arc::default());
+        Self { stream: Some(stream), ..Self::new(&self.pod, identity_and_notice, called, self.client) }
+    }
+
+    /// Connects to the program ahead of the first use.
+    pub(crate) async fn open(&self) -> io::Result<()> {
+        let stream = self.connect().await?;
+        *self.opened.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
+        Ok(())
+    }
+
     /// Whether the kubelet may have sent this GET as a probe. `path`: with its query.
     pub(crate) fn is_http_probe(&self, path: &str) -> bool {
         let is_there = |probe: &PodProbe| {
@@ -251,14 +318,22 @@ impl PodConnection {
 
     /// Permission to send requests to this very pod and port.
     pub(crate) fn lease(&self) -> Lease {
-        let (network, notice) = (self.pod.network.clone(), self.notice.clone());
-        let guard = PodProof { network, notice, called: self.called, client: self.client };
+        let (network, notice, opened) = (self.pod.network.clone(), self.notice.clone(), self.opened.clone());
+        let guard = PodProof { network, notice, called: self.called, client: self.client, opened };
         Lease { address: self.called, instance: Some(self.pod.name.clone()), guard: Box::new(guard) }
     }
 
     /// Connects to the program.
     pub(crate) fn connect(&self) -> Dial {
-        self.pod.network.connect_in(self.called, self.client)
+        dial(&self.opened, &*self.pod.network, self.called, self.client)
+    }
+}
+
+/// The connection that was opened ahead, or else another one.
+fn dial(opened: &OpenedAhead, network: &dyn PodNetwork, called: SocketAddr, client: SocketAddr) -> Dial {
+    match opened.take() {
+        Some(stream) => Box::pin(async { Ok(stream) }),
+        None => network.connect_in(called, client),
     }
 }
 
@@ -268,6 +343,7 @@ struct PodProof {
     notice: Arc<EndNotice>,
     called: SocketAddr,
     client: SocketAddr,
+    opened: Arc<OpenedAhead>,
 }
 
 impl InstanceProof for PodProof {
@@ -276,7 +352,7 @@ impl InstanceProof for PodProof {
     }
 
     fn connect(&self, _: SocketAddr) -> Connect<'_> {
-        let dial = self.network.connect_in(self.called, self.client);
+        let dial = dial(&self.opened, &*self.network, self.called, self.client);
         Box::pin(async { dial.await.map_err(ConnectError::Io) })
     }
 }

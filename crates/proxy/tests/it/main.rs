@@ -38,6 +38,7 @@ mod routes;
 mod shares;
 mod tokens;
 mod translation;
+mod tunnels;
 mod unasked;
 mod unread;
 mod unread_http2;

@@ -26,12 +26,12 @@ use tokio::net::{TcpSocket, TcpStream};
 
 /// The address of the kubelet, and one of a client elsewhere.
 const NODE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9));
+pub(crate) const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9));
 
 /// A pod on loopback.
 pub(crate) struct TestPod {
     pub outbound: SocketAddr,
-    inbound: SocketAddr,
+    pub inbound: SocketAddr,
     served: Arc<ServedPod>,
     network: Arc<LoopbackNetwork>,
     pod: Mutex<Pod>,
@@ -47,7 +47,7 @@ struct LoopbackNetwork {
     dialled: AtomicUsize,
 }
 
-async fn connect_from(address: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
+pub(crate) async fn connect_from(address: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.bind(SocketAddr::new(address, 0))?;
     let stream = socket.connect(to).await?;
@@ -80,8 +80,18 @@ impl PodNetwork for LoopbackNetwork {
 
 impl TestPod {
     pub(crate) fn start(mesh: &Mesh, function: &str, program: SocketAddr, change: impl FnOnce(&mut Pod)) -> Self {
-        let listen = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let (outbound, inbound) = (listen(), listen());
+        Self::start_at(([127, 0, 0, 1], 0).into(), mesh, function, program, change)
+    }
+
+    pub(crate) fn start_at(
+        called: SocketAddr,
+        mesh: &Mesh,
+        function: &str,
+        program: SocketAddr,
+        change: impl FnOnce(&mut Pod),
+    ) -> Self {
+        let listen = |address: SocketAddr| std::net::TcpListener::bind(address).unwrap();
+        let (outbound, inbound) = (listen(([127, 0, 0, 1], 0).into()), listen(called));
         let addresses = [&outbound, &inbound].map(|listener| listener.local_addr().unwrap());
         let mut pod = Pod {
             uid: format!("uid-of-{function}").parse().unwrap(),
@@ -115,7 +125,7 @@ impl TestPod {
         self.served.set(pod.clone());
     }
 
-    fn dialled(&self) -> usize {
+    pub(crate) fn dialled(&self) -> usize {
         self.network.dialled.load(Ordering::SeqCst)
     }
 
@@ -137,7 +147,7 @@ impl TestPod {
 }
 
 /// A mesh with `web`, which everybody may call, and `callee`, which only `web` may call.
-fn mesh(protocol: AppProtocol, program: SocketAddr) -> Mesh {
+pub(crate) fn mesh(protocol: AppProtocol, program: SocketAddr) -> Mesh {
     let only_web = Matches { any: vec![StringMatch::Exact(spiffe("web").to_string())], none: vec![] };
     Builder::new()
         .function("web", protocol, program)
@@ -350,20 +360,9 @@ async fn a_permissive_pod_takes_tunnels_over_http2() {
 }
 
 /// Greets its client, and then returns each byte.
-async fn greeting_server() -> SocketAddr {
-    raw::server(|mut raw| async move {
-        raw.send("220 ready\r\n").await;
-        let mut piece = [0; 64];
-        while let Ok(count @ 1..) = raw.0.read(&mut piece).await {
-            raw.send(&piece[..count]).await;
-        }
-    })
-    .await
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_may_speak_first() {
-    let program = greeting_server().await;
+    let program = raw::greeting_server().await;
     let mesh = mesh(AppProtocol::Http1, program);
     let (web, callee) =
         (TestPod::start(&mesh, "web", program, |_| ()), TestPod::start(&mesh, "callee", program, |_| ()));
@@ -433,7 +432,7 @@ async fn a_request_in_pieces_never_reaches_the_program_unjudged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_port_with_the_name_of_http_waits_for_its_client() {
-    let program = greeting_server().await;
+    let program = raw::greeting_server().await;
     let mesh = mesh(AppProtocol::Http1, program);
     let pod = TestPod::start(&mesh, "web", program, |_| ());
     let port = |name: &str| PodPort { name: Some(name.to_owned()), number: pod.inbound.port() };
@@ -535,7 +534,7 @@ async fn without_its_function_only_a_permissive_pod_is_reached() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_ends_closes_its_listeners_and_no_connection() {
-    let program = greeting_server().await;
+    let program = raw::greeting_server().await;
     let mesh = mesh(AppProtocol::Http1, program);
     let pod = TestPod::start(&mesh, "web", program, |_| ());
     let mut open = pod.connect(CLIENT).await;

@@ -61,6 +61,18 @@ impl Raw {
     }
 }
 
+/// A server that speaks first, and then returns all bytes.
+pub(crate) async fn greeting_server() -> SocketAddr {
+    server(|mut raw: Raw| async move {
+        raw.send("220 ready\r\n").await;
+        let mut piece = [0; 64];
+        while let Ok(count @ 1..) = raw.0.read(&mut piece).await {
+            raw.send(&piece[..count]).await;
+        }
+    })
+    .await
+}
+
 /// Accepts connections, and passes each to `serve`. The connection is closed when `serve` returns.
 pub(crate) async fn server<F, R>(serve: F) -> SocketAddr
 where

@@ -81,6 +81,9 @@ impl Connection {
         (interim, client_head): (Option<Arc<InterimQueue>>, u32),
     ) -> Response<Body> {
         let busy = self.activity.begin();
+        if self.carries_tunnels {
+            return Box::pin(self.open_pod_tunnel(on_upgrade, &head, busy)).await;
+        }
         let is_kept = self.is_kept.replace(true);
         let http2 = head.version == Version::HTTP_2;
         let is_tunnel = !http2 && head.method == Method::CONNECT;

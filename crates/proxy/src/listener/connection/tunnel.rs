@@ -71,6 +71,7 @@ impl Connection {
             certificate: None,
             pod: None,
             is_kept: Cell::default(),
+            carries_tunnels: false,
             activity: open.activity().clone(),
             attribution: self.attribution.clone(),
         };

@@ -3,7 +3,7 @@
 use super::http2::Streams;
 use super::noticed::NoticedStream;
 use super::sender::Sender;
-use super::{ConnectError, ConnectionGuards, ConnectionKey, Http1Connection, Open, Pool};
+use super::{CalleeKey, ConnectError, ConnectionGuards, ConnectionKey, Http1Connection, Open, Pool};
 use crate::state::certificate::PeerCertificate;
 use crate::state::egress::EgressTargetTls;
 use crate::state::end_notice::EndNotice;
@@ -128,10 +128,11 @@ impl Http2<'_> {
         let mut keep_alive = connection.ping_pong().map(|ping| KeepAlive::new(ping, every, answer));
         let (key, pool, end, used) = (self.key.clone(), self.pool, sender.end(), streams.clone());
         let (notice, known) = (self.notice, settings.clone());
+        let always = matches!(key.callee, CalleeKey::Tunnels(_));
         let (ended, mut at_end) = tokio::sync::oneshot::channel();
         let owner = schedule::spawn(async move {
             let result = poll_fn(|cx| {
-                let is_gone = keep_alive.as_mut().is_some_and(|it| it.poll(|| used.is_open(), cx).is_ready());
+                let is_gone = keep_alive.as_mut().is_some_and(|it| it.poll(|| always || used.is_open(), cx).is_ready());
                 if is_gone || used.poll_cut_off(cx).is_ready() {
                     Poll::Ready(Err(ENDED_HERE.into()))
                 } else {

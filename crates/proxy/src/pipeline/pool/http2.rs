@@ -1,13 +1,13 @@
 //! HTTP/2 connections of the pool, which carry as many streams as their peers take.
 
 use super::connect::{Http2, begin_tls, tcp, within};
-use super::{CalleeKey, ConnectError, ConnectionGuards, ConnectionKey, IDLE_TIMEOUT, Pool, Sender};
+use super::{CalleeKey, ConnectError, ConnectionGuards, ConnectionKey, IDLE_TIMEOUT, Pool, Sender, TunnelKey};
 use crate::state::certificate::PeerCertificate;
 use crate::state::egress::EgressKey;
 use crate::state::health::ConnectionGuard;
 use crate::state::instances::InstanceProof;
 use leno_http::inflow::PeerSettings;
-use leno_identity::{SpiffeId, SvidStore};
+use leno_identity::{SpiffeId, SvidStore, tunnel_client_config};
 use leno_model::UpstreamLimits;
 use leno_namespaces::Namespace;
 use leno_runtime::schedule::TaskOwner;
@@ -17,10 +17,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 /// Time between PINGs to another node, and maximum time of the answer. A node that has lost its
 /// network must be detected before the requests in flight there are of no use.
 pub(super) const NODE_KEEP_ALIVE: Duration = Duration::from_secs(5);
+/// Time between PINGs to a pod of another node, and maximum time of the answer. They are sent also
+/// while no tunnel is open: the next one must not wait for a pod that is gone.
+const TUNNEL_KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// How long a connection without tunnels is kept. Another one takes a handshake of mutual TLS.
+const TUNNEL_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// How long the answer of a function or an External to a PING may take.
 const KEEP_ALIVE_ANSWER: Duration = Duration::from_secs(20);
 /// The default setting. PINGs are as rare as every server permits.
@@ -163,7 +170,7 @@ impl Pool {
                 }
                 http2.handshake(stream, held, None).await?
             }
-            CalleeKey::Instance | CalleeKey::Pod(_) | CalleeKey::Egress(_) => {
+            CalleeKey::Instance | CalleeKey::Pod(..) | CalleeKey::Egress(_) => {
                 http2.handshake(stream, held, None).await?
             }
             CalleeKey::Sidecar((caller, callee)) => {
@@ -171,6 +178,14 @@ impl Pool {
                 let callee: SpiffeId =
                     callee.parse().map_err(|_| ConnectError::Tls(format!("bad identity {callee}")))?;
                 let name = leno_identity::server_name(&callee).map_err(|error| ConnectError::Tls(error.to_string()))?;
+                let stream = TlsConnector::from(config).connect(name, stream).await?;
+                let certificate = PeerCertificate::of(stream.get_ref().1);
+                http2.handshake(stream, held, Some(certificate)).await?
+            }
+            CalleeKey::Tunnels(ends) => {
+                let config = ends.configuration(svids)?;
+                // An address, so the client asks for no server name.
+                let name = ServerName::from(key.address.ip());
                 let stream = TlsConnector::from(config).connect(name, stream).await?;
                 let certificate = PeerCertificate::of(stream.get_ref().1);
                 http2.handshake(stream, held, Some(certificate)).await?
@@ -184,8 +199,10 @@ impl Pool {
 
     /// Time between PINGs, and how long their answers may take.
     pub(super) fn keep_alive(&self, key: &ConnectionKey, limits: &UpstreamLimits) -> (Duration, Duration) {
-        if let CalleeKey::Sidecar(_) = key.callee {
-            return (NODE_KEEP_ALIVE, NODE_KEEP_ALIVE);
+        match key.callee {
+            CalleeKey::Sidecar(_) => return (NODE_KEEP_ALIVE, NODE_KEEP_ALIVE),
+            CalleeKey::Tunnels(_) => return (TUNNEL_KEEP_ALIVE, TUNNEL_KEEP_ALIVE),
+            CalleeKey::Instance | CalleeKey::Pod(..) | CalleeKey::Egress(_) => {}
         }
         let calmed = self.http2.borrow().get(key).and_then(|host| host.calmed).map_or(0, |(times, _)| times);
         let permitted = limits.keep_alive().max(PERMITTED_KEEP_ALIVE);
@@ -221,12 +238,17 @@ impl Pool {
     pub(super) fn close_idle_http2(&self, now: Instant) {
         let mut http2 = self.http2.borrow_mut();
         for (key, host) in http2.iter_mut() {
-            // Those to a pod end with the client's connection, or the program closes them.
-            let is_pod = matches!(key.callee, CalleeKey::Pod(_));
+            let longest = match &key.callee {
+                // They end with the client's connection, or the program closes them.
+                CalleeKey::Pod(..) => Duration::MAX,
+                // Its sockets would keep the network of a pod that has ended.
+                CalleeKey::Tunnels(ends) if ends.pod.has_ended() => Duration::ZERO,
+                CalleeKey::Tunnels(_) => TUNNEL_IDLE_TIMEOUT,
+                _ => IDLE_TIMEOUT,
+            };
             host.connections.retain(|shared| {
-                let idle = !is_pod
-                    && shared.streams.open.get() == 0
-                    && now.saturating_duration_since(shared.streams.idle_since.get()) >= IDLE_TIMEOUT;
+                let idle = shared.streams.open.get() == 0
+                    && now.saturating_duration_since(shared.streams.idle_since.get()) >= longest;
                 !shared.sender.is_closed() && !idle
             });
         }
@@ -234,6 +256,15 @@ impl Pool {
             let calmed = host.calmed.is_some_and(|(_, at)| now.saturating_duration_since(at) < CALM);
             !host.connections.is_empty() || calmed || Rc::strong_count(&host.connecting) > 1
         });
+    }
+}
+
+impl TunnelKey {
+    fn configuration(&self, svids: &Arc<SvidStore>) -> Result<Arc<ClientConfig>, ConnectError> {
+        let parse = |id: &Arc<str>| id.parse::<SpiffeId>().map_err(|error| ConnectError::Tls(error.to_string()));
+        let expected = self.expected.iter().map(parse).collect::<Result<_, _>>()?;
+        let made = tunnel_client_config(svids, &parse(&self.identity)?, expected);
+        made.map_err(|error| ConnectError::Tls(error.to_string()))
     }
 }
 

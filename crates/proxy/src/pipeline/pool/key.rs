@@ -1,7 +1,8 @@
 //! The keys by which requests share connections.
 
 use crate::state::egress::{EgressKey, EgressTargetTls};
-use crate::state::pods::PodConnection;
+use crate::state::pods::{PodConnection, ServedPod};
+use std::hash::{Hash, Hasher};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -17,10 +18,13 @@ pub(crate) struct ConnectionKey {
 pub(crate) enum CalleeKey {
     /// An instance, without TLS.
     Instance,
-    /// A pod, for the client at this address only: a pod sees its clients' addresses.
-    Pod(SocketAddr),
+    /// A pod, for the client at this address only: a pod sees its clients' addresses. Each stream of a
+    /// tunnel is a client too.
+    Pod(SocketAddr, Option<u64>),
     /// A sidecar, with mutual TLS between these identities.
     Sidecar(Identities),
+    /// A pod of another node, by tunnels (HBONE).
+    Tunnels(TunnelKey),
     /// An external service.
     Egress(EgressKey),
 }
@@ -33,7 +37,7 @@ impl ConnectionKey {
 
     /// The key of a pod, for one connection of a client.
     pub(crate) fn pod(connection: &PodConnection) -> Self {
-        Self { address: connection.called, callee: CalleeKey::Pod(connection.client) }
+        Self { address: connection.called, callee: CalleeKey::Pod(connection.client, connection.stream) }
     }
 
     /// The key under which connections are counted and waited for: that of the callee. Connections
@@ -46,7 +50,7 @@ impl ConnectionKey {
                 let egress = EgressKey { name: egress.name.clone(), tls: None };
                 Self { address, callee: CalleeKey::Egress(egress) }
             }
-            CalleeKey::Instance | CalleeKey::Pod(_) | CalleeKey::Sidecar(_) => self.clone(),
+            CalleeKey::Instance | CalleeKey::Pod(..) | CalleeKey::Sidecar(_) | CalleeKey::Tunnels(_) => self.clone(),
         }
     }
 
@@ -59,8 +63,33 @@ impl ConnectionKey {
     pub(super) fn outside_tls(&self) -> Option<&EgressTargetTls> {
         match &self.callee {
             CalleeKey::Egress(egress) => egress.tls.as_ref(),
-            CalleeKey::Instance | CalleeKey::Pod(_) | CalleeKey::Sidecar(_) => None,
+            CalleeKey::Instance | CalleeKey::Pod(..) | CalleeKey::Sidecar(_) | CalleeKey::Tunnels(_) => None,
         }
+    }
+}
+
+/// The two ends of connections that carry tunnels.
+#[derive(Clone, Debug)]
+pub(crate) struct TunnelKey {
+    /// The calling pod, from whose network the connections come.
+    pub pod: Arc<ServedPod>,
+    /// Its SPIFFE ID.
+    pub identity: Arc<str>,
+    /// The SPIFFE IDs that the callee may have.
+    pub expected: Vec<Arc<str>>,
+}
+
+impl PartialEq for TunnelKey {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.pod, &other.pod) && self.identity == other.identity && self.expected == other.expected
+    }
+}
+
+impl Eq for TunnelKey {}
+
+impl Hash for TunnelKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (Arc::as_ptr(&self.pod), &self.identity, &self.expected).hash(state);
     }
 }
 

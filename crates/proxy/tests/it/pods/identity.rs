@@ -28,7 +28,7 @@ async fn a_pod_has_the_identity_of_its_account_whatever_its_function_is() {
     assert_eq!(raw::status(&answer), 200, "{answer}");
     assert!(answer.contains(&format!("By={};URI={}\n", spiffe("own"), spiffe("web"))), "{answer}");
     // Connections without requests are judged in the same way.
-    let greeting = TestPod::start(&mesh, "callee", greeting_server().await, |_| ());
+    let greeting = TestPod::start(&mesh, "callee", raw::greeting_server().await, |_| ());
     web.call(&greeting).await.until("220 ready\r\n").await;
     web.set(|pod| pod.service_account = Some("evil".to_owned()));
     assert_eq!(web.call(&greeting).await.rest().await, "");
