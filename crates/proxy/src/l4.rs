@@ -5,7 +5,6 @@ pub mod connection_rules;
 mod egress;
 mod framed;
 pub(crate) mod gateway;
-#[cfg_attr(not(test), expect(dead_code, reason = "calls to pods of other nodes do not use it yet"))]
 pub(crate) mod hbone;
 pub(crate) mod hello;
 pub(crate) mod inbound;

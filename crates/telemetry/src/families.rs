@@ -170,7 +170,7 @@ families! {
         PODS = Gauge "leno_pods" ["namespace", "mode", "state"]
             "Pods of Kubernetes on this node: `captured`; `waits`, for its network; `fails`, and the node tries again; `refused`. `leno get pods` has the reasons.";
         POD_CALLS = Counter "leno_pod_calls" ["namespace", "transport"]
-            "Connections that pods of a namespace have opened, by the way to the callee: `local`, to a pod of this node; `clear`, to another endpoint in clear text; `cluster`, to the called address, as without the mesh.";
+            "Connections that pods of a namespace have opened, by the way to the callee: `local`, to a pod of this node; `hbone`, to a pod of another node in a tunnel; `clear`, to another endpoint in clear text; `cluster`, to the called address, as without the mesh.";
         PODS_DROPPED = Counter "leno_pod_drops" ["pod", "function", "reason"]
             "Packets of a pod that the kernel dropped, and sockets that it refused, because the pod is enforced.";
         ENFORCED_LIST = Gauge "leno_enforced_list_current" []

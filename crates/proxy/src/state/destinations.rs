@@ -96,6 +96,8 @@ pub enum Transport {
     Clear,
     /// To a pod of this node.
     Local,
+    /// To a pod of another node, in a tunnel.
+    Hbone,
 }
 
 impl Transport {
@@ -105,6 +107,7 @@ impl Transport {
             Self::Cluster => "cluster",
             Self::Clear => "clear",
             Self::Local => "local",
+            Self::Hbone => "hbone",
         }
     }
 }
@@ -131,7 +134,7 @@ pub(crate) struct Chosen {
     /// Whether the Service has other endpoints for this call.
     pub has_others: bool,
     /// Counts the connection until it is dropped.
-    pub _counted: Option<OpenToEndpoint>,
+    pub counted: Option<OpenToEndpoint>,
 }
 
 /// Counts a connection to an endpoint.
@@ -258,7 +261,7 @@ impl Destinations {
                     service: None,
                     pod: Some(pod.clone()),
                     has_others: false,
-                    _counted: None,
+                    counted: None,
                 }),
                 _ => Way::Called,
             },
@@ -312,6 +315,7 @@ impl Destinations {
     pub fn transport(&self, pod: Option<&MeshPod>) -> Transport {
         match (pod, self.here.get()) {
             (Some(pod), Some(here)) if pod.node == here.node => Transport::Local,
+            (Some(_), Some(_)) => Transport::Hbone,
             _ => Transport::Clear,
         }
     }
@@ -375,7 +379,7 @@ impl Destinations {
             service: Some(service.name.clone()),
             pod: part.pod.clone(),
             has_others,
-            _counted: Some(OpenToEndpoint(open.clone())),
+            counted: Some(OpenToEndpoint(open.clone())),
         })
     }
 
