@@ -10,6 +10,7 @@ use rcgen::{
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A certificate authority.
 pub struct CertificateAuthority(CertifiedIssuer<'static, KeyPair>);
@@ -40,7 +41,11 @@ impl CertificateAuthority {
     /// A root that signs for the workloads of a trust domain (SPIFFE), and for those of others that
     /// [`CertificateAuthority::workload`] names.
     pub fn of_trust_domain(name: &str) -> Self {
+        /// Each has another name, so that a peer does not take one for another.
+        static NUMBER: AtomicU32 = AtomicU32::new(1);
         Self::with(|params| {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            params.distinguished_name.push(DnType::CommonName, format!("root {number} of {name}"));
             params.subject_alt_names.push(SanType::URI(format!("spiffe://{name}").try_into().unwrap()));
             params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         })
