@@ -113,6 +113,8 @@ fn faults(words: &[String]) -> Option<Vec<String>> {
     let after = |option| arguments.windows(2).filter(move |pair| pair[0] == option).map(|pair| &pair[1]);
     Some(match words[0].as_str() {
         "leno" | "target/dist/leno-bench" => Vec::new(), // parsed by tests of their crates
+        // Other people's programs. The tests of kubernetes/cluster run the same steps.
+        "helm" | "kubectl" => Vec::new(),
         "make" => {
             let (makefile, targets) = (read("Makefile"), arguments.iter().filter(|word| !word.contains('=')));
             let missing = targets.filter(|target| !makefile.contains(&format!("\n{target}:")));
@@ -131,7 +133,8 @@ fn faults(words: &[String]) -> Option<Vec<String>> {
 /// Words that name files of the repository.
 fn missing_files(words: &[String]) -> Vec<String> {
     let root = repository();
-    let folders = ["examples/", "docs/", "scripts/", "conformance/", "packaging/", "sdk/", "crates/", "guest/"];
+    let folders =
+        ["examples/", "docs/", "scripts/", "conformance/", "packaging/", "sdk/", "crates/", "guest/", "kubernetes/"];
     let named = words.iter().filter(|word| folders.iter().any(|folder| word.starts_with(folder)));
     named.filter(|word| !root.join(word).exists()).map(|word| format!("no file {word}")).collect()
 }
