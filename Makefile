@@ -101,7 +101,7 @@ test-kubernetes: kubernetes-programs ## Test on a Kubernetes of two nodes, as ro
 	@PROGRAMS="$(KUBERNETES)" $(CARGO) test --release -p leno-controller --test documents -- --nocapture
 	@$(CARGO) build --release -p leno -p leno-controller -p boutique -p orders
 	@$(CARGO) test --release -p leno --test it --no-run
-	@$(WITH_GO) PROGRAMS="$(KUBERNETES)" LENO_PROGRAMS="$(CURDIR)/target/release" LENO_CASES="$$(realpath "$$($(CARGO) test --release -p leno --test it --no-run 2>&1 | sed -n 's/^ *Executable .*(\(.*\))$$/\1/p')")" LENO_CNI="$(CURDIR)/target/x86_64-unknown-linux-gnu/release/leno-cni" REPORT="$(CURDIR)/kubernetes/REPORT.md" go test -C kubernetes/cluster -count=1 -timeout=20m -v ./...
+	@$(WITH_GO) PROGRAMS="$(KUBERNETES)" LENO_PROGRAMS="$(CURDIR)/target/release" LENO_CASES="$$(realpath "$$($(CARGO) test --release -p leno --test it --no-run 2>&1 | sed -n 's/^ *Executable .*(\(.*\))$$/\1/p')")" LENO_CNI="$(CURDIR)/target/x86_64-unknown-linux-gnu/release/leno-cni" REPORT="$(CURDIR)/kubernetes/REPORT.md" go test -C kubernetes/cluster -count=1 -timeout=30m -v ./...
 
 kubernetes-recordings: kubernetes-programs ## Record anew, as root, the conversations with an API server that the controller's tests replay.
 	@CARGO=$(CARGO) kubernetes/controller/tests/record.sh "$(KUBERNETES)"

@@ -29,7 +29,8 @@ func (b bench) replaceAgents(t *testing.T) {
 // awaitRollout waits until all pods of a component of Leno are new, and ready.
 func (b bench) awaitRollout(t *testing.T, component string) {
 	t.Helper()
-	b.kubectl(t, "rollout", "status", "-n", "leno-system", component, "--timeout=120s")
+	// An agent is not replaced while the one before it drains.
+	b.kubectl(t, "rollout", "status", "-n", "leno-system", component, "--timeout=300s")
 }
 
 // secret makes or replaces a Secret of Leno.
@@ -188,6 +189,7 @@ func (b bench) expired(t *testing.T, pod string) string {
 func (b bench) testExpiredToken(t *testing.T) {
 	b.secret(t, "expired", map[string]string{"token": b.expired(t, b.names(t, "leno-agent", "node1")[0])})
 	defer b.kubectl(t, "delete", "secret", "-n", "leno-system", "expired")
+	defer b.renewLoad(t)
 	b.unharmed(t, func() {
 		before := b.names(t, "leno-agent", "")
 		b.kubectl(t, "patch", "-n", "leno-system", "daemonset/leno-agent", `--patch={"spec": {"template": {"spec": {"volumes": [

@@ -59,8 +59,9 @@ func (b bench) testFaults(t *testing.T, r *report) {
 		})
 	})
 	r.run(t, "the agents are replaced, and no request fails, not even a long one", false, func(t *testing.T) {
+		// The long answers end, and with them the agents that drain.
+		defer b.renewLoad(t)
 		b.unharmed(t, func() { b.replaceAgents(t) })
-		b.renewLoad(t)
 	})
 	r.run(t, "an agent is killed", false, func(t *testing.T) {
 		b.underLoad(t, func() {
@@ -103,7 +104,7 @@ func (b bench) testRemovedKind(t *testing.T) {
 		// No policy: all requests are allowed in a permissive namespace, and none in an enforced one.
 		b.answers(t, "calm/near", "http://10.96.7.1/secrets", answered)
 		b.answers(t, "strict/near", "http://10.96.7.2/", denied)
-		b.kubectl(t, "apply", "-f", "../chart/definitions")
+		b.kubectl(t, "apply", "--server-side", "-f", "../chart/definitions")
 		b.kubectl(t, "wait", "customresourcedefinition/policies.leno.dev", "--for=condition=Established", "--timeout=120s")
 		b.kubectl(t, "apply", "-f", "testdata/servers.yaml", "-f", "testdata/mesh-policy.yaml")
 		b.answers(t, "calm/near", "http://10.96.7.1/secrets", denied)
