@@ -31,10 +31,10 @@ impl<'a> Issuers<'a> {
 
     /// Whether the issuers and their namespaces are these.
     pub(super) fn are(&self, others: &BTreeMap<String, BTreeSet<String>>) -> bool {
-        let is_same = |((one, about), (other, of)): ((&&str, &BTreeSet<&str>), (&String, &BTreeSet<String>))| {
-            one == other && about.iter().copied().eq(of.iter().map(String::as_str))
-        };
-        self.namespaces.len() == others.len() && self.namespaces.iter().zip(others).all(is_same)
+        let mut pairs = self.namespaces.iter().zip(others);
+        let is_same = pairs
+            .all(|((one, about), (other, of))| one == other && about.iter().copied().eq(of.iter().map(String::as_str)));
+        self.namespaces.len() == others.len() && is_same
     }
 
     /// The issuers and their namespaces.
