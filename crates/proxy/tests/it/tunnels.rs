@@ -100,7 +100,7 @@ impl Tunnels {
     }
 
     async fn refused(&self, authority: &str) -> String {
-        let (status, headers) = self.connect(authority).await.err().expect("it is refused");
+        let (status, headers) = self.connect(authority).await.expect_err("it is open");
         assert!(headers.contains_key("x-request-id"), "{headers:?}");
         format!("{} {}", status.as_u16(), headers["proxy-status"].to_str().unwrap())
     }
