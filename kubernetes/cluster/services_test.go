@@ -75,7 +75,7 @@ func (b bench) testChoice(t *testing.T) {
 	}
 }
 
-// answering are the pods that answer calls of a Service, each over a connection of its own.
+// answering are the pods that answer calls of a Service, each over a new connection.
 func (b bench) answering(t *testing.T, service string, calls int) []string {
 	t.Helper()
 	arguments := []string{"exec", "-n", "services", "caller", "--", "/workload", "ask"}

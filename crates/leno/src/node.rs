@@ -401,9 +401,13 @@ async fn node(
             false => stop.asked().await,
         }
     };
+    // Without its pins, an enforced pod that is not released would be open.
+    let is_released = running.pods.as_ref().is_some_and(Pods::is_ready);
     running.stop_unless(hurry).await?;
-    if arguments.release {
-        leno_node::remove_files(Path::new(PINS))?;
+    match (arguments.release, is_released) {
+        (true, true) => leno_node::remove_files(Path::new(PINS))?,
+        (true, false) => tracing::warn!("not all pods are released, so the pins and lists stay on this machine"),
+        (false, _) => {}
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -130,7 +130,7 @@ impl Capture {
             return Err(CaptureError::NotEnforceable { uid: pod.uid.clone(), reason: reason.to_string() });
         }
         let enrolled = network.run(|| self.enrol_here(&network, pod));
-        let Enrolled { cookie, generation, outbound, inbound, messages, interfaces } = match enrolled {
+        let NetworkCapture { cookie, generation, outbound, inbound, messages, interfaces } = match enrolled {
             Err(error) => {
                 // The first error counts.
                 let _ = self.undo_new(&network, &pod.uid);
@@ -152,7 +152,7 @@ impl Capture {
     }
 
     /// In the pod's network. The mark comes last, when all that it leads to exists.
-    fn enrol_here(&self, network: &PodNetwork, pod: &PodCapture) -> Result<Enrolled, CaptureError> {
+    fn enrol_here(&self, network: &PodNetwork, pod: &PodCapture) -> Result<NetworkCapture, CaptureError> {
         let (messages, routes) = (messages()?, Routes::open()?);
         let own = own_addresses(&routes, pod)?;
         let source = |is_v4: bool| own.iter().copied().find(|address| address.is_ipv4() == is_v4 && is_global(address));
@@ -177,7 +177,7 @@ impl Capture {
         outbound.serve(&self.pods, cookie, generation, Side::Out)?;
         self.pods.set_state(cookie, PodState { captured: true, enforced: pod.enforced, generation, ..state })?;
         let interfaces = interfaces.into_iter().collect();
-        Ok(Enrolled { cookie, generation, outbound, inbound, messages, interfaces })
+        Ok(NetworkCapture { cookie, generation, outbound, inbound, messages, interfaces })
     }
 
     /// After a failed attempt. A pod that was captured before remains so: it may be enforced.
@@ -208,7 +208,7 @@ impl Capture {
 }
 
 /// A network that is captured.
-struct Enrolled {
+struct NetworkCapture {
     cookie: Network,
     generation: u8,
     outbound: PodListeners,

@@ -88,8 +88,8 @@ impl Tunnel {
         Self { send, receive, ahead: Bytes::new(), is_strict: false }
     }
 
-    /// Takes a stream that its peer cancels for a broken one. The bytes of such a tunnel have no end
-    /// marker of their own.
+    /// Takes a stream that its peer cancels for a broken one. The bytes of such a tunnel do not
+    /// mark their end.
     #[must_use]
     pub fn strict(self) -> Self {
         Self { is_strict: true, ..self }

@@ -3,7 +3,7 @@
 use super::hbone::{self, PodTunnel, Target, TunnelError};
 use super::reset::{ResetUnlessDone, reset};
 use crate::pipeline::worker::Worker;
-use crate::state::destinations::{Call, Chosen, OpenToEndpoint, Transport, Way};
+use crate::state::destinations::{Call, ChosenEndpoint, OpenToEndpoint, Transport, Way};
 use crate::state::pods::{CallerEntry, ServedPod, canonical};
 use leno_model::PodMode;
 use leno_runtime::schedule::{self, Class};
@@ -31,7 +31,7 @@ pub(crate) async fn connect_on(worker: &Worker, pod: &Arc<ServedPod>, stream: Tc
         Ok(called) => connect(worker, pod, canonical(called)).await,
         Err(error) => Err(error),
     };
-    let Connected { upstream, transport, _counted } = match connected {
+    let CalleeConnection { upstream, transport, _counted } = match connected {
         Ok(connected) => connected,
         Err(error) => return tracing::debug!(pod = &*pod.name, %error, "a connection of a pod has failed"),
     };
@@ -57,7 +57,7 @@ pub(crate) async fn connect_on(worker: &Worker, pod: &Arc<ServedPod>, stream: Tc
 }
 
 /// A connection to a callee.
-struct Connected<'a> {
+struct CalleeConnection<'a> {
     upstream: Upstream<'a>,
     transport: Transport,
     _counted: Option<OpenToEndpoint>,
@@ -73,7 +73,7 @@ enum Upstream<'a> {
 type Entries<'a> = Option<(CallerEntry<'a>, Box<dyn Send>)>;
 
 /// Connects to the address that was called, or to an endpoint of the Service that has it.
-async fn connect<'a>(worker: &'a Worker, pod: &Arc<ServedPod>, called: SocketAddr) -> io::Result<Connected<'a>> {
+async fn connect<'a>(worker: &'a Worker, pod: &Arc<ServedPod>, called: SocketAddr) -> io::Result<CalleeConnection<'a>> {
     let mut tried = Vec::new();
     let mut failed = None;
     loop {
@@ -83,7 +83,7 @@ async fn connect<'a>(worker: &'a Worker, pod: &Arc<ServedPod>, called: SocketAdd
         let chosen = match worker.node.destinations.find(call, below).await {
             Way::Called => {
                 let upstream = dial(worker, pod, called).await?;
-                return Ok(Connected { upstream, transport: Transport::Cluster, _counted: None });
+                return Ok(CalleeConnection { upstream, transport: Transport::Cluster, _counted: None });
             }
             Way::NoEndpoint(service) => {
                 let none = || io::Error::new(ErrorKind::ConnectionRefused, format!("{service} has no endpoint"));
@@ -97,7 +97,7 @@ async fn connect<'a>(worker: &'a Worker, pod: &Arc<ServedPod>, called: SocketAdd
             false => Ok(open(worker, pod, &chosen).await),
         };
         let error = match opened.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())) {
-            Ok((upstream, transport)) => return Ok(Connected { upstream, transport, _counted: chosen.counted }),
+            Ok((upstream, transport)) => return Ok(CalleeConnection { upstream, transport, _counted: chosen.counted }),
             Err(error) => error,
         };
         let is_final = chosen.service.is_none() || error.kind() == ErrorKind::PermissionDenied;
@@ -112,7 +112,11 @@ async fn connect<'a>(worker: &'a Worker, pod: &Arc<ServedPod>, called: SocketAdd
 
 /// Opens a tunnel to a pod of another node, or else a connection. A permissive pod without an agent
 /// gets clear text, and so does one if this node cannot prove the caller's identity yet.
-async fn open<'a>(worker: &'a Worker, pod: &Arc<ServedPod>, chosen: &Chosen) -> io::Result<(Upstream<'a>, Transport)> {
+async fn open<'a>(
+    worker: &'a Worker,
+    pod: &Arc<ServedPod>,
+    chosen: &ChosenEndpoint,
+) -> io::Result<(Upstream<'a>, Transport)> {
     let mut transport = worker.node.destinations.transport(chosen.pod.as_ref());
     if let (Transport::Hbone, Some(callee)) = (transport, &chosen.pod) {
         let may_be_clear = callee.mode == PodMode::Permissive;

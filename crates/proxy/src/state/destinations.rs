@@ -19,6 +19,9 @@ use tokio::sync::watch;
 /// Maximum number of addresses to which a node subscribes, and those for pods of one namespace.
 const MAX_CALLED: usize = 4096;
 const MAX_OF_NAMESPACE: usize = 1024;
+/// How long an address that makes room has to be unused, if its namespace has as many as it may have.
+/// So a pod that calls ever more addresses asks the control plane about a hundred of them a second.
+const UNUSED_FOR_ROOM: Duration = Duration::from_secs(10);
 /// How long an address may be unused until its subscription ends.
 const UNUSED: Duration = Duration::from_secs(300);
 /// How long a connection waits for the first answer about its address.
@@ -50,14 +53,14 @@ pub struct Destinations {
 
 #[derive(Default)]
 struct Table {
-    called: HashMap<IpAddr, Called>,
+    called: HashMap<IpAddr, Subscription>,
     /// Endpoints by address. They come before the Service.
     endpoints: HashMap<ServiceName, BTreeMap<IpAddr, Endpoint>>,
     affinities: HashMap<Affinity, (SocketAddr, Instant)>,
 }
 
 /// An address to which the node subscribes.
-struct Called {
+struct Subscription {
     meaning: watch::Sender<Meaning>,
     /// The namespace of the pod that called it first.
     namespace: String,
@@ -118,14 +121,14 @@ pub(crate) enum Way {
     /// To the address that was called.
     Called,
     /// To an endpoint of a Service, or to a pod of the mesh.
-    Endpoint(Chosen),
+    Endpoint(ChosenEndpoint),
     /// The Service has no endpoint, apart from those that were tried.
     NoEndpoint(ServiceName),
 }
 
 /// An endpoint for a connection.
 #[derive(Debug)]
-pub(crate) struct Chosen {
+pub(crate) struct ChosenEndpoint {
     pub address: SocketAddr,
     /// `None`: the pod's own address was called.
     pub service: Option<ServiceName>,
@@ -178,8 +181,8 @@ impl Destinations {
         let _ = self.book.set(book);
     }
 
-    /// Sets the meaning of an address; `None`: neither a Service nor a pod of the mesh has it. Returns whether
-    /// the node has not asked for it, so that it has to subscribe: a process before this one did.
+    /// Sets the meaning of an address; `None`: neither a Service nor a pod of the mesh has it. Returns
+    /// whether the node has not asked for it, so that it has to subscribe: a process before this one did.
     pub fn set(&self, address: IpAddr, destination: Option<Destination>) -> bool {
         let mut table = self.lock();
         let meaning = destination.map_or(Meaning::Other, |destination| Meaning::Known(Arc::new(destination)));
@@ -189,7 +192,7 @@ impl Destinations {
         }
         let Meaning::Known(_) = &meaning else { return false };
         let (meaning, now) = (watch::Sender::new(meaning), Instant::now());
-        table.called.insert(address, Called { meaning, namespace: String::new(), asked: now, used: now });
+        table.called.insert(address, Subscription { meaning, namespace: String::new(), asked: now, used: now });
         true
     }
 
@@ -218,7 +221,7 @@ impl Destinations {
     fn end_unused_at(&self, now: Instant) {
         let mut table = self.lock();
         table.affinities.retain(|_, (_, until)| *until > now);
-        let is_unused = |called: &Called| now.saturating_duration_since(called.used) >= UNUSED;
+        let is_unused = |called: &Subscription| now.saturating_duration_since(called.used) >= UNUSED;
         let unused: Vec<_> =
             table.called.extract_if(|_, called| is_unused(called)).map(|(address, _)| address).collect();
         drop(table);
@@ -230,7 +233,7 @@ impl Destinations {
     /// All addresses to which the node subscribes.
     pub fn list(&self) -> Vec<CalledAddress> {
         let table = self.lock();
-        let of = |(address, called): (&IpAddr, &Called)| {
+        let of = |(address, called): (&IpAddr, &Subscription)| {
             let destination = match &*called.meaning.borrow() {
                 Meaning::Known(destination) => Some(destination.clone()),
                 Meaning::Awaited | Meaning::Other => None,
@@ -256,7 +259,7 @@ impl Destinations {
         match self.meaning(call.called.ip(), call.namespace).await.as_deref() {
             None => Way::Called,
             Some(Destination::Pod(pod)) => match call.tried {
-                [] => Way::Endpoint(Chosen {
+                [] => Way::Endpoint(ChosenEndpoint {
                     address: call.called,
                     service: None,
                     pod: Some(pod.clone()),
@@ -286,9 +289,9 @@ impl Destinations {
                 called.used = now;
                 (called.meaning.subscribe(), called.asked + FIRST_ANSWER)
             } else {
-                let unsubscribed = table.make_room(namespace)?;
+                let unsubscribed = table.make_room(namespace, now)?;
                 let (sender, meaning) = watch::channel(Meaning::Awaited);
-                let called = Called { meaning: sender, namespace: namespace.to_owned(), asked: now, used: now };
+                let called = Subscription { meaning: sender, namespace: namespace.to_owned(), asked: now, used: now };
                 table.called.insert(address, called);
                 drop(table);
                 if let Some(unsubscribed) = unsubscribed {
@@ -374,7 +377,7 @@ impl Destinations {
         {
             affinities.insert(client, (address, until));
         }
-        Way::Endpoint(Chosen {
+        Way::Endpoint(ChosenEndpoint {
             address,
             service: Some(service.name.clone()),
             pod: part.pod.clone(),
@@ -389,16 +392,19 @@ impl Destinations {
 }
 
 impl Table {
-    /// Makes room for an address. The longest unused one that means neither a Service nor a pod of the
-    /// mesh goes, and is returned. `None`: there is no room.
-    fn make_room(&mut self, namespace: &str) -> Option<Option<IpAddr>> {
+    /// Makes room for an address of a namespace's pod. The longest unused one that means neither a
+    /// Service nor a pod of the mesh goes, and is returned. A namespace beyond its share gives up its
+    /// own. `None`: there is no room.
+    fn make_room(&mut self, namespace: &str, now: Instant) -> Option<Option<IpAddr>> {
         let of_namespace = self.called.values().filter(|called| called.namespace == namespace).count();
-        let is_full = self.called.len() >= MAX_CALLED;
-        if !is_full && of_namespace < MAX_OF_NAMESPACE {
+        let has_share = of_namespace < MAX_OF_NAMESPACE;
+        if has_share && self.called.len() < MAX_CALLED {
             return Some(None);
         }
+        let is_old = |called: &Subscription| now.saturating_duration_since(called.used) >= UNUSED_FOR_ROOM;
         let others = self.called.iter().filter(|(_, called)| {
-            matches!(*called.meaning.borrow(), Meaning::Other) && (called.namespace == namespace || is_full)
+            matches!(*called.meaning.borrow(), Meaning::Other)
+                && (has_share || called.namespace == namespace && is_old(called))
         });
         let (address, _) = others.min_by_key(|(_, called)| called.used)?;
         let address = *address;

@@ -13,9 +13,9 @@ use tokio::net::TcpStream;
 
 /// A control plane that notes the addresses of which it is asked.
 #[derive(Clone, Default)]
-struct Asked(Arc<Mutex<Vec<IpAddr>>>);
+struct AskedAddresses(Arc<Mutex<Vec<IpAddr>>>);
 
-impl AddressBook for Asked {
+impl AddressBook for AskedAddresses {
     fn subscribe(&self, address: IpAddr) {
         self.0.lock().unwrap().push(address);
     }
@@ -28,10 +28,10 @@ impl AddressBook for Asked {
 }
 
 /// A pod whose calls arrive at a Service, because its listener has the address that they call.
-async fn caller(program: SocketAddr) -> (Mesh, TestPod, Asked) {
+async fn caller(program: SocketAddr) -> (Mesh, TestPod, AskedAddresses) {
     let mesh = Builder::new().function("web", AppProtocol::Http1, program).start();
     let web = TestPod::start(&mesh, "web", program, |_| ());
-    let asked = Asked::default();
+    let asked = AskedAddresses::default();
     mesh.node.destinations.begin(NodePlace { node: "here".to_owned(), zone: None }, Box::new(asked.clone()));
     (mesh, web, asked)
 }

@@ -69,7 +69,7 @@ pub struct StatusWriter {
 
 /// The progress of one object's status.
 #[derive(Default)]
-struct Tracked {
+struct StatusProgress {
     /// The facts by which the API server has the right status.
     settled: Option<Facts>,
     /// The first look at a generation that is not programmed, though it was or is about to be.
@@ -112,7 +112,7 @@ struct Postponed {
     pause: Duration,
 }
 
-impl Tracked {
+impl StatusProgress {
     /// Whether it is too early to write that nodes have not confirmed a version: each new pod makes its
     /// node confirm something, and that would change the status of all policies there twice. If it
     /// is, `wanted` gets the condition as it was.
@@ -160,7 +160,7 @@ impl Tracked {
 impl StatusWriter {
     /// Writes until `publications` ends.
     pub async fn run(mut self, mut publications: watch::Receiver<Arc<Publication>>, mut leads: watch::Receiver<bool>) {
-        let mut tracked: BTreeMap<DocumentId, Tracked> = BTreeMap::new();
+        let mut tracked: BTreeMap<DocumentId, StatusProgress> = BTreeMap::new();
         loop {
             if leads.wait_for(|leads| *leads).await.is_err() {
                 return;
@@ -188,7 +188,7 @@ impl StatusWriter {
     async fn write(
         &self,
         publication: &Publication,
-        tracked: &mut BTreeMap<DocumentId, Tracked>,
+        tracked: &mut BTreeMap<DocumentId, StatusProgress>,
         leads: &watch::Receiver<bool>,
     ) -> Option<Duration> {
         let Publication { reports, failure, digest } = publication;
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn nodes_have_time_to_confirm_before_a_status_says_that_they_have_not() {
-        let (mut tracked, begin) = (Tracked::default(), Instant::now());
+        let (mut tracked, begin) = (StatusProgress::default(), Instant::now());
         let (good, pending) = (("True", "Programmed"), ("False", "Pending"));
         let mut written = |seen: &ObjectStatus, mut wanted: ObjectStatus, after: Duration| {
             let is_early = tracked.is_early(seen, &mut wanted, begin + after);
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(written(&seen, status(2, ("False", "Invalid")), LAPSE), "Invalid");
         // Nodes confirm one by one.
         let (seen, away) = (status(2, pending), status(2, ("Unknown", "NotConnected")));
-        let mut written = Tracked { written: Some(begin), ..Tracked::default() };
+        let mut written = StatusProgress { written: Some(begin), ..StatusProgress::default() };
         assert!(written.is_early(&seen, &mut away.clone(), begin + LAPSE / 2));
         assert!(!written.is_early(&seen, &mut away.clone(), begin + LAPSE));
         assert!(!written.is_early(&seen, &mut status(2, good), begin));

@@ -298,9 +298,9 @@ fn what_fails_says_why() {
 }
 
 /// A process that ends with the test.
-struct Killed(std::process::Child);
+struct KilledOnDrop(std::process::Child);
 
-impl Drop for Killed {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -336,7 +336,7 @@ fn istios_server_takes_tunnels_and_is_refused_without_the_expected_identity() {
             let mut server = std::process::Command::new(Path::new(&programs).join("server"));
             server.args(["--port", "25", "--hbone", "15008", "--tls", "15008", "--metrics", "0"]);
             let server = server.arg("--crt").arg(&paths[0]).arg("--key").arg(&paths[1]).spawn().unwrap();
-            let _server = Killed(server);
+            let _server = KilledOnDrop(server);
             let mut connected = ends.connect(&target).await;
             while matches!(connected, Err(TunnelError::NoAgent(_))) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
